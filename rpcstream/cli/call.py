@@ -10,33 +10,34 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CallTimeout, ConnectFailed, ConnectionLost, EncodeError, MethodNotFound, RpcError
+from ..errors import CallTimeout, ConnectFailed, ConnectionLost, EncodeError, InvalidParams, MethodNotFound, RpcError
 from ..text import visible
-from .items import UsageError
-from .options import option_fault, with_option_names
-from .output import TaggedCodec, format_error
+from .options import UsageError, option_fault, with_option_names
 from .show import (
     BROKEN_PIPE,
     INTERRUPTED,
     OK,
     USAGE,
+    TaggedCodec,
+    format_error,
     print_error,
     show,
-    show_description,
     status_of,
     terminal_of,
 )
 
 if TYPE_CHECKING:
-    from ..client.blocking_streams import ClientStream
     from ..client.sync import Client
-    from .diagnostics import StatusLine, Timeline
-    from .params import GivenParams, Params
+    from .diagnostics import MessageLog, StatusLine
+    from .reading import GivenParams, Params
+
+#: Seconds that the server may take to say what its methods take; without an answer the call is made as it is.
+DISCOVERY_TIME = 10.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,47 +82,38 @@ class _Setting:
     Attributes:
         address: of the server.
         access: the options of a client.
-        line: shows the progress; None where that is switched off.
-        timeline: shows messages and times; None without -v.
+        line: shows the progress; None where that is switched off, and with -v.
+        log: shows the messages; None without -v.
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
+        from ..client.options import Trace
         from .call_options import connection_options
 
         self.address, self.access = connection_options(options)
-        self.line = _status_line(options)
-        self.timeline: Timeline | None = None
+        self.line: StatusLine | None = None
+        self.log: MessageLog | None = None
+        is_terminal = sys.stderr.isatty()
         if options.verbose:
-            from .diagnostics import Timeline
+            from .diagnostics import MessageLog
 
-            self.timeline = Timeline(sys.stderr, terminal_of(sys.stderr))
+            self.log = MessageLog(sys.stderr, terminal_of(sys.stderr))
+            self.access["trace"] = Trace(message=self.log.show)
+        elif is_terminal if options.progress is None else options.progress:
+            from .diagnostics import StatusLine
+
+            self.line = StatusLine(sys.stderr, terminal_of(sys.stderr).width, is_rewritten=is_terminal)
+            if is_terminal:
+                self.access["trace"] = Trace(on_send=self.line.show_upload)
 
     def make_client(self, **options: Any) -> Client:
         """A client whose results are plain JSON data, rich values still tagged."""
         from ..client.sync import Client
 
-        if self.timeline is not None:
-            shown = self.traced(on_send=self.timeline.on_send)
-        elif self.line is not None and sys.stderr.isatty():
-            from ..client.options import Trace
-            from .diagnostics import UploadBar
-
-            shown = {"trace": Trace(on_send=UploadBar(self.line))}
-        else:
-            shown = {}
         try:
-            return Client(self.address, **{"codec": TaggedCodec(), **shown, **self.access, **options})
+            return Client(self.address, **{"codec": TaggedCodec(), **self.access, **options})
         except (ValueError, OSError) as error:
             raise UsageError(option_fault(error)) from error
-
-    def traced(self, **more: Any) -> dict[str, Any]:
-        """The options of a client that shows its messages, if that is asked for."""
-        from ..client.options import Trace
-
-        timeline = self.timeline
-        if timeline is None:
-            return {"trace": None}
-        return {"trace": Trace(message=timeline.trace, on_receive=timeline.on_receive, **more)}
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -144,32 +136,33 @@ def _perform(options: argparse.Namespace, setting: _Setting) -> int:
     """Do what the command line asks for; returns the exit status."""
     _check_output(options)
     if options.stubs is not None and options.method:
-        from .stubs import read_document, write_stubs
+        from .describe import read_document_file, write_stubs
 
-        return write_stubs(options, read_document(options.method))
+        return write_stubs(options, read_document_file(options.method))
     if options.subscribe is not None:
         from .events import subscribe
 
-        return subscribe(options, setting.address, {**setting.access, **setting.traced()})
-    from .params import fitted_call
-
+        return subscribe(options, setting.address, setting.make_client)
     given = _params(options)
     if options.repeat:
         return _measure(options, setting, given)
-    line, timeline = setting.line, setting.timeline
-    if timeline is not None:
-        timeline.begin()
-    with setting.make_client() as client, timeline or nullcontext():
-        if options.stream:
-            shown = fitted_call(client, options, given, lambda params: _show_stream(client, options, params, line))
-            return int(shown)
-        result = fitted_call(client, options, given, lambda params: _request(client, options, params, line))
+    call = _show_stream if options.stream else _request
+    with setting.make_client() as client, setting.log or nullcontext():
+        try:
+            result = _fitted_call(client, options, given, lambda params: call(client, options, params, setting.line))
+        finally:
+            if setting.line is not None:
+                setting.line.clear()
+    if options.stream:
+        return int(result)
     if options.notify:
         return OK
     if options.list or options.describe:
+        from .describe import show_description
+
         return show_description(options, result)
     if options.stubs is not None:
-        from .stubs import write_stubs
+        from .describe import write_stubs
 
         return write_stubs(options, result)
     return show(options, result)
@@ -177,56 +170,91 @@ def _perform(options: argparse.Namespace, setting: _Setting) -> int:
 
 def _measure(options: argparse.Namespace, setting: _Setting, given: GivenParams) -> int:
     from .measure import measure
-    from .params import fitted_call
 
-    count = options.concurrency or 1
     limit = {"timeout": options.timeout} if options.timeout else {}
     # A call that is made again would hide a failure.
-    with setting.make_client(pool=count, retry=None, **setting.traced()) as client:
+    with setting.make_client(pool=options.concurrency or 1, retry=None, trace=None) as client:
 
         def measured(params: Params) -> int:
             return measure(options, lambda: client.request(options.method, params, **limit), setting.line)
 
-        return int(fitted_call(client, options, given, measured))
+        return int(_fitted_call(client, options, given, measured))
 
 
 def _params(options: argparse.Namespace) -> GivenParams:
-    from .params import GivenParams, read_params
+    from .reading import GivenParams, read_params
 
     if options.publish is not None:
         from .events import read_event
 
-        return GivenParams(read_event(options), [])
+        return GivenParams(read_event(options))
     return read_params(options)
 
 
 def _check_output(options: argparse.Namespace) -> None:
     """Raises UsageError unless the result can be saved."""
     if options.output is not None:
-        from .save import check_writable, is_folder, item_path
+        from .files import check_writable, is_folder, item_path
 
         if options.stubs is not None and is_folder(options.output):
             raise UsageError(f"cannot write {options.output!r}: --stubs makes one file")
         is_numbered = options.stream or options.subscribe is not None
-        check_writable(item_path(options.output, 1) if is_numbered else options.output)
+        check_writable(item_path(options.output, 1 if is_numbered else None))
+
+
+def _fitted_call(client: Client, options: argparse.Namespace, given: GivenParams, call: Callable[[Params], Any]) -> Any:
+    """Make a call; if the server refuses the params, ask what the method takes, and call again if that changes them.
+
+    The server is asked before the call where an item is the path of a file, which is sent to a parameter that takes
+    one; for a notification, which has no error; and for a measurement, which would count it many times.
+    """
+    may_ask = bool(given.unclear) and not options.no_schema
+    params: Any = given.params
+    is_fitted = False
+    if may_ask and (given.names_files or options.notify or options.repeat):
+        may_ask = False
+        fitted: Any = _fit(client, options, given)
+        is_fitted, params = fitted is not None, params if fitted is None else fitted
+        for where, item in given.unclear.items() if options.notify or options.repeat else ():
+            if isinstance(params[where], Iterator):
+                raise UsageError(f"{item.source}: a stream goes with one call, not with --notify or --repeat")
+    try:
+        return call(params)
+    except InvalidParams as error:
+        again: Any = _fit(client, options, given) if may_ask else None
+        if again is None or all(again[where] is params[where] for where in given.unclear):
+            is_fitted = is_fitted or again is not None
+            error.advice = None if is_fitted else given.advice(error)
+            raise
+    return call(again)
+
+
+def _fit(client: Client, options: argparse.Namespace, given: GivenParams) -> Params:
+    """The params as the method takes them; None where the server does not say what that is."""
+    from ..openrpc.document import read_document
+    from ..openrpc.types import DocumentError
+    from .inputs import Inputs
+
+    try:
+        document = client.request("rpc.discover", None, timeout=min(options.timeout or DISCOVERY_TIME, DISCOVERY_TIME))
+        api = read_document(document, only=options.method)
+    except (RpcError, CallTimeout, DocumentError):
+        return None
+    return Inputs(api, api.methods[0], given.reader).fitted(given) if api.methods else None
 
 
 def _request(client: Client, options: argparse.Namespace, params: Params, line: StatusLine | None) -> Any:
     from ..wire import envelope
 
-    try:
-        if options.list or options.describe or options.stubs is not None:
-            return client.request("rpc.discover", None)
-        if options.notify:
-            return client(envelope.request(options.method, params))
-        # The server gets a timeout from the options, too.
-        limit = {"timeout": options.timeout} if options.timeout else {}
-        if options.publish is not None:
-            return _publish(client, params, limit)
-        return client.request(options.method, params, on_progress=_on_progress(line), **limit)
-    finally:
-        if line is not None:
-            line.clear()
+    if options.list or options.describe or options.stubs is not None:
+        return client.request("rpc.discover", None)
+    if options.notify:
+        return client(envelope.request(options.method, params))
+    # The server gets a timeout from the options, too.
+    limit = {"timeout": options.timeout} if options.timeout else {}
+    if options.publish is not None:
+        return _publish(client, params, limit)
+    return client.request(options.method, params, on_progress=_on_progress(line), **limit)
 
 
 def _publish(client: Client, params: Any, limit: dict[str, Any]) -> Any:
@@ -237,41 +265,20 @@ def _publish(client: Client, params: Any, limit: dict[str, Any]) -> Any:
 
 
 def _show_stream(client: Client, options: argparse.Namespace, params: Params, line: StatusLine | None) -> int:
-    timeout, on_progress = options.timeout or None, _on_progress(line)
-    stream = client.stream_request(options.method, params, timeout=timeout, on_progress=on_progress)
-    try:
-        return _show_items(stream, options, line)
-    finally:
-        if line is not None:
-            line.clear()
-
-
-def _show_items(stream: ClientStream, options: argparse.Namespace, line: StatusLine | None) -> int:
     """Write each item as soon as it is received; returns the worst exit status."""
+    on_progress = _on_progress(line)
     status = OK
-    with stream:
+    with client.stream_request(
+        options.method, params, timeout=options.timeout or None, on_progress=on_progress
+    ) as stream:
         for number, item in enumerate(stream, 1):
             with line or nullcontext():
                 status = max(status, show(options, item, number))
     return status
 
 
-def _status_line(options: argparse.Namespace) -> StatusLine | None:
-    """The line for progress; None where it is switched off or -v shows the messages."""
-    is_terminal = sys.stderr.isatty()
-    if options.verbose or not (is_terminal if options.progress is None else options.progress):
-        return None
-    from .diagnostics import StatusLine
-
-    return StatusLine(sys.stderr, terminal_of(sys.stderr).width, is_rewritten=is_terminal)
-
-
 def _on_progress(line: StatusLine | None) -> Callable[[Any], object] | None:
-    if line is None:
-        return None
-    from .diagnostics import HandlerProgress
-
-    return HandlerProgress(line)
+    return None if line is None else line.show_progress
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ from typing import Any
 from .. import __version__
 from ..client.options import config_file
 from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
-from .items import UsageError, parse_file_option, parse_positional
 from .options import (
     CommandParser,
+    UsageError,
     find_missing,
     is_given,
     is_option,
@@ -23,6 +23,7 @@ from .options import (
     split_options,
     with_option_names,
 )
+from .reading import parse_file_option, parse_positional
 
 DEFAULT_TIMEOUT = 60.0
 

@@ -7,12 +7,12 @@ Imported only when the shell asks (the variable `_ARGCOMPLETE`). Method and para
 from __future__ import annotations
 
 import argparse
-import os
 import re
+from collections.abc import Callable
 from typing import Any
 
 from ..openrpc.document import read_document
-from ..openrpc.methods import RESERVED_PREFIX, Method
+from ..openrpc.types import RESERVED_PREFIX, Method
 from ..text import visible
 from .call_options import connection_options
 
@@ -25,34 +25,25 @@ HARMLESS = re.compile(r"[\w.:/@+][\w.:/@+-]{0,255}")
 #: Characters of a method's summary that are shown beside its name.
 _SUMMARY = 100
 
-#: Options of both commands whose values are files.
-_FILES = (
-    *("--image", "--file", "--output", "--ca", "--certificate", "--key", "--config", "--token-file", "--nats-creds"),
-    *("--check", "--unix", "--client-ca"),
-)
-
 
 def complete_call(parser: argparse.ArgumentParser) -> None:
     """Answer the shell for `rpcstream` and exit; does nothing when argcomplete is not installed."""
-    _complete(parser, {"method": _methods, "items": _items})
+    _complete(parser, {"method": _methods, "items": _items, "parts": _files})
 
 
 def complete_server(parser: argparse.ArgumentParser) -> None:
     """Answer the shell for `rpcstream-server` and exit; does nothing when argcomplete is not installed."""
-    _complete(parser, {"target": _python_files, "--functions": _python_files})
+    _complete(parser, {"target": _python_files, "functions": _python_files})
 
 
-def _complete(parser: argparse.ArgumentParser, completers: dict[str, Any]) -> None:
-    """Let argcomplete answer with these completers, with files, or with nothing where a value cannot be guessed."""
+def _complete(parser: argparse.ArgumentParser, completers: dict[str, Callable[..., Any]]) -> None:
     try:
         import argcomplete
     except ImportError:
         return
     for action in parser._actions:
-        name = action.option_strings[-1] if action.option_strings else action.dest
-        if action.nargs != 0 and not action.choices:
-            default = files_from if name in _FILES else _nothing
-            action.completer = completers.get(name, default)  # type: ignore[attr-defined]
+        if action.dest in completers:
+            action.completer = completers[action.dest]  # type: ignore[attr-defined]
     argcomplete.autocomplete(parser)
 
 
@@ -78,42 +69,24 @@ def _methods(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> dict[str
 
 
 def _items(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
-    """`name=` for each parameter that is not given yet; behind the `=` of an image or an array, file names."""
-    key, equals, value = prefix.partition("=")
-    if equals:
-        return [f"{key}={file}" for file in files_from(value)] if key.endswith((":image", ":ndarray")) else []
-    return _parameters(parsed_args)
-
-
-def _parameters(parsed_args: argparse.Namespace) -> list[str]:
+    """`name=` for each parameter that is not given yet; files behind the `=`."""
+    if "=" in prefix:
+        return _files(prefix)
     given = {text.partition("=")[0].partition(":")[0] for text in parsed_args.items or ()}
-    for method in _discovered(parsed_args):
-        if method.name == parsed_args.method:
-            names = [parameter.name for parameter in method.fixed]
-            return [f"{name}=" for name in names if name not in given and HARMLESS.fullmatch(name)]
-    return []
+    method = next((each for each in _discovered(parsed_args) if each.name == parsed_args.method), None)
+    names = [each.name for each in method.fixed] if method is not None else []
+    return [f"{name}=" for name in names if name not in given and HARMLESS.fullmatch(name)]
 
 
-def _nothing(**_: Any) -> list[str]:
-    return []
-
-
-def files_from(prefix: str, **_: Any) -> list[str]:
+def _files(prefix: str, **_: Any) -> list[str]:
     """Files and folders that begin with the prefix, which may follow a `NAME=`."""
-    name, equals, path = prefix.partition("=")
-    if not equals or "/" in name:
-        name, path = "", prefix
-    folder, start = os.path.split(path)
-    try:
-        entries = sorted(os.scandir(os.path.expanduser(folder) or "."), key=lambda entry: entry.name)
-    except OSError:
-        return []
-    return [
-        f"{name}{equals if name else ''}{os.path.join(folder, entry.name)}{'/' if entry.is_dir() else ''}"
-        for entry in entries
-        if entry.name.startswith(start) and (start.startswith(".") or not entry.name.startswith("."))
-    ]
+    from argcomplete.completers import FilesCompleter
+
+    name, equals, path = prefix.rpartition("=")
+    return [f"{name}{equals}{found}" for found in FilesCompleter()(path)]
 
 
 def _python_files(prefix: str, **_: Any) -> list[str]:
-    return [path for path in files_from(prefix) if path.endswith(("/", ".py"))]
+    from argcomplete.completers import FilesCompleter
+
+    return list(FilesCompleter(("py",))(prefix))

@@ -1,6 +1,6 @@
-"""Standard error during a call: a line that shows the progress, or with -v the messages on the wire.
+"""Standard error during a call: a line that shows the progress, or the messages on the wire (-v).
 
-Its classes may be used from several threads.
+Several threads may use its classes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from ..text import visible
 from ..wire.envelope import read_progress
-from .output import Terminal
+from .show import Terminal
 
 #: Characters of a full bar.
 _BAR_WIDTH = 30
@@ -23,9 +23,6 @@ _JSON_STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
 _MAX_STRING = 60
 #: With -v: messages that are still longer after that, such as a list of a million numbers, are cut to this many.
 _MAX_MESSAGE = 4000
-
-#: The answer to `rpc.hello`, which the client sends by itself ahead of a call.
-_ANSWER_TO_HELLO = re.compile(rb'\{"jsonrpc":"2\.0","id":\d{1,20},"result":\{"binary":[01]\b.{0,600}\}')
 
 
 class StatusLine:
@@ -42,9 +39,10 @@ class StatusLine:
     def __init__(self, stream: TextIO, width: int = 80, *, is_rewritten: bool = True) -> None:
         self._stream = stream
         self._room = width - 1  # after a letter in the last column, a terminal begins a new line
-        self.is_rewritten = is_rewritten
+        self._is_rewritten = is_rewritten
         self._lock = allocate_lock()
         self._shown = ""
+        self._percent: int | None = None
 
     def show(self, text: str) -> None:
         """Replace the text of the line."""
@@ -52,7 +50,28 @@ class StatusLine:
             if text == self._shown:
                 return
             self._shown = text
-            self._write(f"\r{_fitted(text, self._room)}" if self.is_rewritten else f"{text}\n")
+            self._write(f"\r{_fitted(text, self._room)}" if self._is_rewritten else f"{text}\n")
+
+    def show_progress(self, value: Any) -> None:
+        """Show the progress that a handler reports, as a bar if it has numbers; in a pipe each whole percent once."""
+        done, total, message = read_progress(value)
+        if done is not None and done is value and done <= 1:  # a share
+            total = 1
+        if done is None or done < 0 or total is None or total <= 0:
+            self.show(visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
+            return
+        share = done / total if done < total else 1.0
+        before, self._percent = self._percent, int(100 * share)
+        if self._is_rewritten or self._percent != before:
+            numbers = "" if done is value else f" {_number(done)} of {_number(total)}"
+            self.show(visible(f"{_bar(share)}{numbers}{f' {message}' if message else ''}"))
+
+    def show_upload(self, sent: int, total: int) -> None:
+        """Show a bar while a large message is sent, and remove it after that."""
+        if sent < total:
+            self.show(f"sending {_bar(sent / total)} of {total / 2**20:.1f} MiB")
+        else:
+            self.clear()
 
     def clear(self) -> None:
         """Remove the text, so that the next output begins on an empty line."""
@@ -61,7 +80,7 @@ class StatusLine:
 
     def __enter__(self) -> None:
         self._lock.acquire()
-        if self._shown and self.is_rewritten:
+        if self._shown and self._is_rewritten:
             self._write("\r" + " " * self._room + "\r")
         self._shown = ""
 
@@ -73,10 +92,8 @@ class StatusLine:
         self._stream.flush()
 
 
-class Timeline:
-    """Shows messages with -v, and at the end of the `with` block the times of the call, unless Ctrl-C ended it.
-
-    Its methods are for the `Trace` of a client.
+class MessageLog:
+    """Shows messages with -v, and at the end of the `with` block how long it took, unless Ctrl-C ended it.
 
     Args:
         stream: standard error.
@@ -86,80 +103,22 @@ class Timeline:
     def __init__(self, stream: TextIO, terminal: Terminal) -> None:
         self._stream = stream
         self._terminal = terminal
-        self.begin()
-
-    def begin(self) -> None:
-        """Begin again, with the next call."""
         self._began = perf_counter()
-        self._connected = self._sent = self._answered = 0.0
 
-    def trace(self, direction: str, message: bytes) -> None:
-        """Show a message. The first one that is sent shows that there is a connection; the last one is the call."""
-        if direction == "send":
-            self._sent, self._answered = perf_counter(), 0.0
-            self._connected = self._connected or self._sent
-        elif _ANSWER_TO_HELLO.fullmatch(message):
-            self._answered = 0.0
-        else:
-            self._answered = self._answered or perf_counter()
-        mark = self._terminal.paint("dim", ">" if direction == "send" else "<")
-        self._stream.write(f"{mark} {shortened_message(message)}\n")
-        self._stream.flush()
+    def show(self, direction: str, message: bytes) -> None:
+        """Show a message; for the `Trace` of a client."""
+        self._write(">" if direction == "send" else "<", _shortened_message(message))
 
-    def on_send(self, sent: int, total: int) -> None:
-        """Note when a long message was sent."""
-        if sent >= total:
-            self._sent = perf_counter()
-
-    def on_receive(self, _size: int) -> None:
-        """Note when the answer begins: the first bytes after the call was sent."""
-        if self._sent and not self._answered:
-            self._answered = perf_counter()
-
-    def __enter__(self) -> Timeline:
-        return self
+    def __enter__(self) -> None:
+        self._began = perf_counter()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and not issubclass(kind, Exception):
-            return
-        steps = {"connect": self._connected, "sent": self._sent, "first byte": self._answered, "done": perf_counter()}
-        texts = [f"{name} {1000 * (at - self._began):.2f} ms" for name, at in steps.items() if at]
-        self._stream.write(f"{self._terminal.paint('dim', '*')} {', '.join(texts)}\n")
+        if kind is None or issubclass(kind, Exception):
+            self._write("*", f"done in {1000 * (perf_counter() - self._began):.2f} ms, connecting included")
+
+    def _write(self, mark: str, text: str) -> None:
+        self._stream.write(f"{self._terminal.paint('dim', mark)} {text}\n")
         self._stream.flush()
-
-
-class UploadBar:
-    """For `Trace(on_send=...)`: shows a bar while a large message is sent, and removes it after that."""
-
-    def __init__(self, line: StatusLine) -> None:
-        self._line = line
-
-    def __call__(self, sent: int, total: int) -> None:
-        if sent < total:
-            self._line.show(f"sending {_bar(sent / total)} of {total / 2**20:.1f} MiB")
-        else:
-            self._line.clear()
-
-
-class HandlerProgress:
-    """For `on_progress=`: shows the progress that the handler reports; in a pipe each whole percent once."""
-
-    def __init__(self, line: StatusLine) -> None:
-        self._line = line
-        self._percent: int | None = None
-
-    def __call__(self, value: Any) -> None:
-        done, total, message = read_progress(value)
-        if done is not None and done is value and done <= 1:  # a share
-            total = 1
-        if done is None or done < 0 or total is None or total <= 0:
-            self._line.show(visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
-            return
-        share = done / total if done < total else 1.0
-        before, self._percent = self._percent, int(100 * share)
-        if self._line.is_rewritten or self._percent != before:
-            numbers = "" if done is value else f" {_number(done)} of {_number(total)}"
-            self._line.show(visible(f"{_bar(share)}{numbers}{f' {message}' if message else ''}"))
 
 
 def _number(value: int | float) -> str:
@@ -182,7 +141,7 @@ def _fitted(text: str, columns: int) -> str:
     return shown + " " * columns
 
 
-def shortened_message(message: bytes | bytearray | memoryview) -> str:
+def _shortened_message(message: bytes | bytearray | memoryview) -> str:
     """A message as one line of text: long strings (base64) cut, with their length; control characters escaped.
 
     Behind the JSON of a binary frame stand the sizes of its payloads.

@@ -1,4 +1,4 @@
-"""Files of arrays, images and tables: what the content of a file means, and the content of a file with a result.
+"""Files of parameters and results: what the content of a file means, and the files that hold a result (-o).
 
 An image file is passed on unchanged where its format is one of the wire (wire page, "Rich values"). numpy, Pillow and
 pyarrow are imported only by the functions that need them.
@@ -7,14 +7,18 @@ pyarrow are imported only by the functions that need them.
 from __future__ import annotations
 
 import io
+import os
+import re
+import stat
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ..codec import TAG_KEY, Codec
 from ..codec.options import FORMATS, format_of
 from ..text import visible
-from .output import format_json, kind_of, title_of
+from .options import UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,18 +30,22 @@ if TYPE_CHECKING:
 TABLES = ("arrow", "pandas", "polars")
 
 #: Endings that decide the form of a file, and the package that writes it.
-PACKAGES = {
+_PACKAGES = {
     **dict.fromkeys(
         (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ico", ".ppm", ".avif"), "PIL"
     ),
     **dict.fromkeys((".csv", ".parquet"), "pyarrow"),
     ".npy": "numpy",
 }
-
 #: The ending of a file with a result in its own form, by the kind of the result.
 _OWN_ENDINGS = {"ndarray": ".npy", "image": ".png", "table": ".parquet"}
 
-# -- reading
+#: Files that one result may make: a server decides how many members it has.
+_MAX_MEMBERS = 10_000
+#: Characters of the name of a member in the name of its file.
+_MAX_NAME = 100
+
+# -- from files to values
 
 
 def _read_array(data: bytes) -> Array:
@@ -48,8 +56,6 @@ def _read_array(data: bytes) -> Array:
 
     if format_of(data):
         return np.asarray(_open_image(data))
-    if data.startswith(b"PK"):
-        raise ValueError("an .npz file contains several arrays; pass the .npy file of one")
     try:
         return array_from_npy(bytearray(data))
     except ValueError as error:
@@ -103,9 +109,6 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
-# -- arrays from the command line
-
-
 def array_from_json(nested: Any) -> Array:
     """The array of nested lists of numbers, or of one number.
 
@@ -120,26 +123,6 @@ def array_from_json(nested: Any) -> Array:
         raise ValueError(f"not an array: {error}") from error
 
 
-def as_dtype(array: Array, dtype: str) -> Array:
-    """The array converted to a dtype of the wire page.
-
-    Raises:
-        ValueError: the dtype is unknown or not one of numbers, or a number does not fit into it.
-    """
-    import numpy as np
-
-    from ..codec.dtypes import from_wire
-
-    wanted = from_wire(dtype)
-    if wanted.kind in "mM":
-        raise ValueError(f"the dtype {dtype!r} is not one of numbers")
-    with np.errstate(all="ignore"):
-        converted = array.astype(wanted)
-    if array.dtype.kind in "biu" and wanted.kind in "iu" and not np.array_equal(converted, array):
-        raise ValueError(f"a number does not fit into {dtype}")
-    return converted
-
-
 def array_in_one_of(array: Array, dtypes: list[str]) -> Array:
     """The array in the first of these dtypes that can hold its numbers; unchanged if none can, or its own is one.
 
@@ -147,19 +130,50 @@ def array_in_one_of(array: Array, dtypes: list[str]) -> Array:
         array: of numbers as JSON has them: int64, float64 or bool.
         dtypes: as on the wire.
     """
+    import numpy as np
+
     from ..codec.dtypes import from_wire
 
     if array.dtype.str in dtypes or array.dtype.name in dtypes:
         return array
     holding = {"f": "fcV", "b": "biufcV"}.get(array.dtype.kind, "iufcV")  # V: bfloat16 and the like
-    for dtype in dtypes:
-        with suppress(ValueError, ImportError):
-            if from_wire(dtype).kind in holding:
-                return as_dtype(array, dtype)
+    for name in dtypes:
+        with suppress(ValueError, ImportError), np.errstate(all="ignore"):
+            dtype = from_wire(name)
+            if dtype.kind in holding:
+                converted = array.astype(dtype)
+                if dtype.kind not in "iu" or np.array_equal(converted, array):
+                    return converted
     return array
 
 
-# -- writing
+# -- from values to the content of files
+
+
+def kind_of(value: Any) -> str:
+    """What a decoded result is: "bytes", "ndarray", "image", "table", or "" for any other value."""
+    if isinstance(value, bytes | bytearray):
+        return "bytes"
+    package = type(value).__module__.partition(".")[0]
+    if package == "numpy":
+        return "ndarray"
+    if package in ("pyarrow", "pandas", "polars"):
+        return "table"
+    return "image" if hasattr(value, "getbands") else ""
+
+
+def title_of(value: Any, tagged: dict[str, Any]) -> str:
+    """The description of a rich value in a few words: `ndarray float32 (3, 4)`; text from the server is not escaped."""
+    kind = kind_of(value)
+    if kind == "bytes":
+        return f"bytes ({len(value):,})"
+    if kind == "ndarray":
+        return f"ndarray {value.dtype} {value.shape}"
+    if kind == "image":
+        return f"image {str(tagged.get('format', '')).upper()} {value.width} x {value.height} {value.mode}"
+    if hasattr(value, "shape"):  # a table, a sparse array
+        return f"{type(value).__module__.partition('.')[0]}.{type(value).__name__} {tuple(value.shape)}"
+    return str(value)
 
 
 def file_of(value: Any, codec: Codec, ending: str = "") -> tuple[bytes, str]:
@@ -170,13 +184,13 @@ def file_of(value: Any, codec: Codec, ending: str = "") -> tuple[bytes, str]:
 
     Args:
         value: plain JSON data with rich values tagged.
-        ending: one of `PACKAGES`, or "".
+        ending: one of those that decide the form of a file, or "".
 
     Raises:
         ValueError: a file with this ending cannot hold the result.
     """
     ending = ".jpeg" if ending == ".jpg" else ending
-    received = image_as_received(value)
+    received = _image_as_received(value)
     if received is not None and ending in ("", received[1]):
         return received
     rich = _decoded(value, codec)
@@ -193,10 +207,10 @@ def file_of(value: Any, codec: Codec, ending: str = "") -> tuple[bytes, str]:
     if own := _OWN_ENDINGS.get(kind):
         with suppress(ValueError):
             return _encoded(rich, kind, own), own
-    return format_json(value, codec), ".json"
+    return codec.dumps(value) + b"\n", ".json"
 
 
-def image_as_received(value: Any) -> tuple[bytes, str] | None:
+def _image_as_received(value: Any) -> tuple[bytes, str] | None:
     """The file in a tagged image, and its ending; None for raw pixels and for any other value."""
     if not isinstance(value, dict) or value.get(TAG_KEY) != "image":
         return None
@@ -222,12 +236,12 @@ def _decoded(value: Any, codec: Codec) -> Any:
 def _name_of(value: Any, rich: Any) -> str:
     if rich is not value:
         return visible(title_of(rich, value))
-    return "an image that cannot be decoded" if image_as_received(value) else f"JSON ({type(value).__name__})"
+    return "an image that cannot be decoded" if _image_as_received(value) else f"JSON ({type(value).__name__})"
 
 
 def _encoded(rich: Any, kind: str, ending: str) -> bytes:
     """The content of a file with this ending. Raises ValueError if it cannot hold the value."""
-    package = PACKAGES[ending]
+    package = _PACKAGES[ending]
     out = io.BytesIO()
     if package == "numpy" and kind == "ndarray":
         from ..codec.ndarray import npy_file
@@ -274,3 +288,121 @@ def _write_image(image: Image, ending: str, out: io.BytesIO) -> None:
         image.save(out, format=format_name)
     except (OSError, KeyError, ValueError, TypeError) as error:
         raise ValueError(f"an image of mode {image.mode} cannot be saved as {format_name}: {error}") from error
+
+
+# -- from results to files
+
+
+def is_folder(path: str) -> bool:
+    """Tell whether `-o` names a folder, which gets a file for each member of the result."""
+    return path.endswith(("/", os.sep))
+
+
+def check_writable(path: str) -> None:
+    """Check before the call that its result can be saved.
+
+    Raises:
+        UsageError: the folder does not exist, the path is a folder itself or one with files, writing is not allowed, or
+            a package that writes this kind of file is not installed.
+    """
+    if path == "-":
+        return
+    whole = os.path.abspath(path)
+    folder = os.path.dirname(whole)
+    package = _PACKAGES.get(_ending(path))
+    if not path:
+        reason = "the name is empty"
+    elif os.path.isdir(path) and not is_folder(path):
+        reason = f"it is a folder (-o {path}/ writes a file for each member of the result)"
+    elif is_folder(path) and os.path.isdir(path) and os.listdir(path):
+        reason = "the folder is not empty, and the server chooses the names of the files"
+    elif not os.path.isdir(folder):
+        reason = f"there is no folder {folder!r}"
+    elif not os.access(whole if os.path.exists(whole) else folder, os.W_OK):
+        reason = "permission denied"
+    elif package is not None and find_spec(package) is None:
+        reason = f"{package} is not installed"
+    else:
+        return
+    raise UsageError(f"cannot write {path!r}: {reason}")
+
+
+def item_path(path: str, number: int | None) -> str:
+    """The file for an item of a stream: `out-0001.png` for `out.png`; standard output, devices and folders take all.
+
+    Args:
+        path: given with `-o`.
+        number: of the item; None for a result that is not one of a stream.
+    """
+    if number is None or path == "-" or is_folder(path) or not _is_regular(path):
+        return path
+    root, ending = os.path.splitext(path)
+    return f"{root}-{number:04d}{ending}"
+
+
+def save(path: str, value: Any, codec: Codec, *, raw: bool = False, number: int | None = None) -> None:
+    """Write the result to a file, or its members, or the item with this number, to files in a folder.
+
+    Raises:
+        ValueError: this kind of file cannot contain the result, and nothing was written.
+        OSError: a file cannot be written.
+    """
+    if not is_folder(path):
+        _write(path, content_for(path, value, codec, raw=raw))
+        return
+    files = _files_of(value if number is None else {f"{number:04d}": value}, codec)
+    os.makedirs(path, exist_ok=True)
+    for name, data in files.items():
+        _write(os.path.join(path, name), data)
+
+
+def content_for(path: str, value: Any, codec: Codec, *, raw: bool = False) -> bytes:
+    """The content of the file with a result; `-` is standard output.
+
+    Raises:
+        ValueError: a file with this ending cannot contain the result.
+    """
+    ending = "" if path == "-" else _ending(path)
+    data, form = file_of(value, codec, ending if ending in _PACKAGES else "")
+    is_json = form != ".bin" and (ending == ".json" or (form == ".txt" and not raw))
+    return codec.dumps(value) + b"\n" if is_json else data
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+
+
+def _files_of(value: Any, codec: Codec) -> dict[str, bytes]:
+    """The names and the content of a file for each member of an object or an array; one file for another result."""
+    if isinstance(value, list):
+        members = {f"{number:04d}": member for number, member in enumerate(value, 1)}
+    elif isinstance(value, dict) and TAG_KEY not in value:
+        members = value
+    else:
+        members = {"result": value}
+    if len(members) > _MAX_MEMBERS:
+        raise ValueError(f"the result has more than {_MAX_MEMBERS:,} members")
+    files: dict[str, bytes] = {}
+    taken: set[str] = set()
+    for key, member in members.items():
+        data, ending = file_of(member, codec)
+        # The server chose the name: it must stay in the folder, and hide nothing.
+        name = re.sub(r"[^\w.+-]|^\.", "_", str(key) or "_")[:_MAX_NAME] + ending
+        if name.lower() in taken:
+            raise ValueError(f"two members would have the file {name!r}")
+        taken.add(name.lower())
+        files[name] = data
+    return files
+
+
+def _ending(path: str) -> str:
+    """The ending of a regular file in small letters; the name of a device or a pipe has none."""
+    return os.path.splitext(path)[1].lower() if _is_regular(path) else ""
+
+
+def _is_regular(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:
+        return True

@@ -1,4 +1,4 @@
-"""Measure calls: `--repeat N --concurrency C` makes one call many times, and shows how long that takes."""
+"""Measures calls: `--repeat N --concurrency C` makes one call many times, and shows how long that takes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import math
 import sys
 import threading
 from array import array
-from collections import Counter
 from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -20,16 +19,14 @@ from .show import INTERRUPTED, OK, status_of, terminal_of
 if TYPE_CHECKING:
     from .diagnostics import StatusLine
 
-#: Kinds of errors that are told apart, and characters of the text of each.
-_MAX_KINDS, _MAX_TEXT = 20, 100
+#: Characters of the text of an error that are shown.
+_MAX_TEXT = 100
 
 #: Seconds a thread pauses when it finds no connection: the server may be starting again.
 _PAUSE = 0.1
 
 #: Seconds between two updates of the status line.
 _REFRESH = 0.5
-
-_NO_ANSWERS = {CallTimeout: "no answer in time", ConnectFailed: "no connection", ConnectionLost: "connection lost"}
 
 
 class _Measurement:
@@ -42,7 +39,8 @@ class _Measurement:
 
     Attributes:
         times: seconds that each successful call took.
-        errors: the number of errors of each kind.
+        failed: the number of calls that failed.
+        first_error: of these.
         status: the worst exit status of a call.
         fault: why the call cannot be made at all: the server was never reached, or a value cannot be encoded.
         stopped: make no more calls.
@@ -50,12 +48,14 @@ class _Measurement:
 
     def __init__(self, call: Callable[[], object], count: int, concurrency: int) -> None:
         self.times = array("d")
-        self.errors: Counter[str] = Counter()
+        self.failed = 0
+        self.first_error: Exception | None = None
         self.status = OK
         self.fault: Exception | None = None
         self.stopped = threading.Event()
         self._call = call
         self._turns = iter(range(count))  # shared: the interpreter gives each turn to one thread
+        self._lock = threading.Lock()
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(min(concurrency, count))]
 
     def run(self, watch: Callable[[int], object]) -> None:
@@ -65,7 +65,7 @@ class _Measurement:
         for thread in self._threads:
             thread.join(_REFRESH)
             while thread.is_alive():
-                watch(len(self.times) + self.errors.total())
+                watch(len(self.times) + self.failed)
                 thread.join(_REFRESH)
 
     def _work(self) -> None:
@@ -76,24 +76,22 @@ class _Measurement:
             try:
                 self._call()
             except Exception as error:
-                self._failed(error)
+                with self._lock:
+                    self._count_failure(error)
+                if isinstance(error, ConnectFailed):
+                    self.stopped.wait(_PAUSE)
             else:
                 self.times.append(perf_counter() - began)
 
-    def _failed(self, error: Exception) -> None:
-        kind = next((text for cls, text in _NO_ANSWERS.items() if isinstance(error, cls)), None)
-        if isinstance(error, RpcError):
-            kind = visible(f"error {error.code}: {error.message}"[:_MAX_TEXT])
-        if kind is None or (isinstance(error, ConnectFailed) and not self.times):
+    def _count_failure(self, error: Exception) -> None:
+        is_of_call = isinstance(error, RpcError | CallTimeout | ConnectFailed | ConnectionLost)
+        if not is_of_call or (isinstance(error, ConnectFailed) and not self.times):
             self.fault = error
             self.stopped.set()
             return
-        if kind not in self.errors and len(self.errors) >= _MAX_KINDS:
-            kind = "other errors"
-        self.errors[kind] += 1
+        self.failed += 1
+        self.first_error = self.first_error or error
         self.status = max(self.status, status_of(error))
-        if isinstance(error, ConnectFailed):
-            self.stopped.wait(_PAUSE)
 
 
 def measure(options: argparse.Namespace, call: Callable[[], object], line: StatusLine | None) -> int:
@@ -120,15 +118,16 @@ def measure(options: argparse.Namespace, call: Callable[[], object], line: Statu
         line.clear()
     if measurement.fault is not None:
         raise measurement.fault
-    times, errors = sorted(measurement.times), dict(measurement.errors.copy().most_common())
+    times = sorted(measurement.times)
     report = {
-        "calls": len(times) + sum(errors.values()),
+        "calls": len(times) + measurement.failed,
         "asked": total,
         "concurrency": concurrency,
         "seconds": round(seconds, 6),
         "rate": round(len(times) / seconds, 3),
         "ms": {name: _milliseconds(times, share) for name, share in (("p50", 0.5), ("p99", 0.99))} if times else None,
-        "errors": errors,
+        "failed": measurement.failed,
+        "first_error": _error_text(measurement.first_error),
     }
     print(json.dumps(report) if options.format == "json" else _report_text(report), flush=True)
     return status or measurement.status
@@ -139,6 +138,13 @@ def _milliseconds(times: list[float], share: float) -> float:
     return float(f"{1000 * times[math.ceil(share * len(times)) - 1]:.4g}")
 
 
+def _error_text(error: Exception | None) -> str | None:
+    if error is None:
+        return None
+    text = f"error {error.code}: {error.message}" if isinstance(error, RpcError) else str(error)
+    return visible(text[:_MAX_TEXT])
+
+
 def _report_text(report: dict[str, Any]) -> str:
     terminal = terminal_of(sys.stdout)
     made = f"{report['calls']:,}" + (f" of {report['asked']:,}" if report["calls"] != report["asked"] else "")
@@ -146,7 +152,7 @@ def _report_text(report: dict[str, Any]) -> str:
     lines = [f"{made} calls in {report['seconds']:.3g} s{at_once}: {report['rate']:,.1f} answers a second"]
     if report["ms"] is not None:
         lines.append("  ".join(f"{terminal.paint('key', name)} {value:g} ms" for name, value in report["ms"].items()))
-    if report["errors"]:
-        lines.append(terminal.paint("error", f"{sum(report['errors'].values()):,} failed"))
-        lines += [f"  {count:,} {kind}" for kind, count in report["errors"].items()]
+    if report["failed"]:
+        failed = terminal.paint("error", f"{report['failed']:,} failed")
+        lines.append(f"{failed}, the first with: {report['first_error']}")
     return "\n".join(lines)

@@ -33,6 +33,10 @@ _OTHER_NAMES = {
 }
 
 
+class UsageError(Exception):
+    """The command line is wrong, or cannot be carried out. The text is one sentence for the user."""
+
+
 def with_option_names(text: str, *, of_nats: bool = False) -> str:
     """A text of the library with its options as users write them: `--ca`, or `nats.user`, which a profile contains.
 

@@ -17,11 +17,18 @@ from ..server.options import GROUPS
 from ..server.target import TargetError
 from ..supervisor.options import WORKER_DEFAULTS, WorkerOptions
 from .options import flag, is_given, option_fault, with_option_names
-from .serve_options import FLAGS, TLS_FLAGS
 
 if TYPE_CHECKING:
     from ..nats.options import NatsLogin
     from ..server import Server
+
+
+#: Flags that are options of the configuration with the same name.
+FLAGS = (
+    *("host", "port", "unix", "workers", "debug", "log_level", "access_log", "metrics", "docs", "nats", "token_file"),
+)
+#: Flags that name files of TLS, and their names in the table `tls` of the configuration.
+_TLS_FLAGS = {"certificate": "certificate", "key": "key", "client_ca": "ca"}
 
 
 def _direct(address: bool | str, folder: str) -> bool | str:
@@ -117,7 +124,7 @@ def given_options(options: argparse.Namespace, schema: Schema) -> Values:
     given: Values = {name: getattr(options, name) for name in FLAGS if getattr(options, name) is not None}
     if options.debug:
         given.setdefault("log_level", "info")
-    tls = {name: getattr(options, flag) for flag, name in TLS_FLAGS if getattr(options, flag) is not None}
+    tls = {name: getattr(options, each) for each, name in _TLS_FLAGS.items() if getattr(options, each) is not None}
     if tls:
         given["tls"] = tls
     told: dict[str, list[str]] = {}

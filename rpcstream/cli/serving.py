@@ -1,4 +1,4 @@
-"""One run of `rpcstream-server`: reads the configuration, sets up logging, loads the target and serves it."""
+"""One run of `rpcstream-server`: sets up logging, loads the server or makes a hub, and serves it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,26 @@ import logging.config
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ..config.schema import Schema
 from ..errors import ConnectFailed, RegistrationError
-from ..limits import DEFAULT_PORT
+from ..hub import Hub
+from ..hub.config import HUB
+from ..limits import DEFAULT_HOST
 from ..observe.call_log import ACCESS_LOGGER
 from ..server import Server
+from ..server.guard import is_loopback
+from ..server.options import Info, configured
 from ..server.program import replace_run, without_own_frames
-from ..server.target import TargetError
+from ..server.target import TargetError, load_module, load_server
 from ..supervisor.options import wants_supervisor
-from .load import is_hub, is_local, listen_arguments, load_target, make_hub, passed_sockets, prepare
+from ..systemd import take_sockets
+from ..text import visible
 from .options import with_option_names
-from .serve_config import ServeConfig, config_errors, read_config
-from .serve_options import FUNCTIONS_PORT
+from .serve_config import ServeConfig, config_errors, given_options, guard, join_nats, read_access, read_config
 
 if TYPE_CHECKING:
     import socket
@@ -35,6 +41,9 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 #: The same where several processes write lines: with the number of the process.
 _FORMAT_OF_SEVERAL = "%(asctime)s %(levelname)s [%(process)d] %(name)s: %(message)s"
+
+#: Where a server listens, which is one of these.
+_PLACES = Schema({}, what="a server", prefix="", exclusive=((("unix", "unix_mode"), ("host", "port"), ("sockets",)),))
 
 
 class Command:
@@ -78,8 +87,9 @@ class Command:
     def _run(self) -> int:
         options = self._options
         if options.hub and options.target is None:
-            self._sockets = passed_sockets(options)
-            hub = make_hub(options)
+            self._sockets = _passed_sockets(options)
+            with config_errors(options):
+                hub = Hub.from_config(options.config, **given_options(options, HUB))
             self._configure_logging(hub.logging)
             return self._serve(hub, {})
         with config_errors(options):
@@ -88,9 +98,9 @@ class Command:
         is_alone = self._link is None and self._pipe is None
         if is_alone and (wants_supervisor(self._config.process) or options.reload):
             return self._supervise(self._config)
-        self._sockets = passed_sockets(options) if is_alone else []
+        self._sockets = _passed_sockets(options) if is_alone else []
         with replace_run(self._serve_at_import):
-            server = load_target(options, self._config)
+            server = _load_target(options, self._config)
         return self._serve(server, {}) if self._status is None else self._status
 
     def _supervise(self, config: ServeConfig) -> int:
@@ -99,7 +109,7 @@ class Command:
 
         _set_up_logging(self._logging, is_one_of_several=True)
         watch = os.getcwd() if self._options.reload else None
-        entry, sockets = "rpcstream.cli.serve:serve_as_worker", passed_sockets(self._options)
+        entry, sockets = "rpcstream.cli.serve:serve_as_worker", _passed_sockets(self._options)
         try:
             return Supervisor(entry, list(self._argv), config.process, watch=watch, sockets=sockets).run()
         except (RuntimeError, ValueError) as error:
@@ -110,7 +120,7 @@ class Command:
         if self._options.functions is not None:
             raise TargetError(f"{self._options.functions} calls server.run(): serve it without -f")
         assert self._config is not None
-        prepare(server, self._options, self._config)
+        _prepare(server, self._options, self._config)
         self._status = FAILED
         self._status = self._serve(server, arguments)
 
@@ -140,11 +150,13 @@ class Command:
     def _listen(self, server: Server, arguments: dict[str, Any]) -> None:
         is_functions, config, link = self._options.functions is not None, self._config, self._link
         given = {"sockets": self._sockets} if self._sockets else {} if config is None else config.where
-        where = listen_arguments(
-            server, given, arguments, default_port=FUNCTIONS_PORT if is_functions else DEFAULT_PORT
+        # A hub in the target may have a place of its own, which comes before the arguments of `server.run()` there.
+        sources = given, getattr(server, "where", {}), arguments, {"port": self._options.default_port}
+        where = _PLACES.merged(
+            *({name: value for name, value in each.items() if value is not None} for each in sources)
         )
         told = where.pop("on_listening", None)
-        if is_local(where):
+        if not where.keys() & {"unix", "sockets"} and is_loopback(where.get("host", DEFAULT_HOST)):
             server.show_docs_by_default()
         if link is not None:
             link.supervise(server)
@@ -184,6 +196,92 @@ class Command:
             trace = cause.__traceback__ if self._options.debug else without_own_frames(cause.__traceback__)
             traceback.print_exception(type(cause), cause, trace)
         _print_error(str(error))
+
+
+# -- what is served --------------------------------------------------------------------------------------------------
+
+
+def _load_target(options: argparse.Namespace, config: ServeConfig) -> Server:
+    """Load the server of the target, with the options of the configuration.
+
+    Raises:
+        TargetError: there is none, or as `_prepare`.
+    """
+    with config_errors(options):
+        access, _ = read_access(config, options)
+    with configured({**config.server, **access}):
+        with config_errors(options):
+            Server()  # so that a mistake in the configuration is not taken for one in the target
+        if options.functions is None:
+            server = load_server(options.target)
+        else:
+            server = _functions_server(load_module(options.functions), pattern=options.pattern)
+    _prepare(server, options, config)
+    return server
+
+
+def _prepare(server: Server, options: argparse.Namespace, config: ServeConfig) -> None:
+    """Give a server the parts of the configuration that are no options: who may connect, and services on NATS.
+
+    Raises:
+        TargetError: it is no hub where one is wanted, or an option does not fit it.
+    """
+    if options.hub and not isinstance(server, Hub):
+        raise TargetError(f"{options.target} is a Server, not a Hub: leave --hub out")
+    with config_errors(options):
+        guard(server, options, config)
+    if config.nats:
+        join_nats(server, config.nats)
+
+
+def _passed_sockets(options: argparse.Namespace) -> list[socket.socket]:
+    """The sockets that systemd has passed to this process; they take the place of host, port and unix.
+
+    Raises:
+        TargetError: they cannot be used, or one of these options is given as well.
+    """
+    try:
+        sockets = take_sockets()
+    except OSError as error:
+        raise TargetError(f"socket activation: {error.strerror or error}") from None
+    for name in ("host", "port", "unix") if sockets else ():
+        if getattr(options, name) is not None:
+            raise TargetError(f"systemd has passed sockets to listen at: leave --{name} out")
+    return sockets
+
+
+def _functions_server(module: ModuleType, *, pattern: str) -> Server:
+    """A server of a module's plain functions, with `ping`, `print` and `stop` unless the module has its own.
+
+    Raises:
+        TargetError: no function matches the pattern, or one of them cannot be a remote method.
+    """
+    server = Server(info=Info(title=module.__name__))
+    try:
+        server.add_module(module, pattern=pattern)
+    except RegistrationError as error:
+        raise TargetError(str(error)) from None
+
+    def ping() -> str:
+        """Answers "pong"."""
+        return "pong"
+
+    def print_message(msg: Any = "") -> None:
+        """Prints a message at the server."""
+        print(visible(str(msg), keep="\n\t"), flush=True)
+
+    def stop() -> None:
+        """Stops the server, after this call is answered."""
+        server.stop()
+
+    extras: dict[str, Callable[..., Any]] = {"ping": ping, "print": print_message, "stop": stop}
+    for name, function in extras.items():
+        if name not in server.methods:
+            server.add(function, name=name, mcp=False)  # no tools for agents
+    return server
+
+
+# -- what is shown ---------------------------------------------------------------------------------------------------
 
 
 def _failure(error: OSError, *, is_agent: bool) -> str | None:
@@ -228,7 +326,7 @@ def _banner(server: Server, address: str, *, is_functions: bool) -> str:
         url = address if "://" in address else f"jsonrpc2://{address}"
         head = f"{url}\nFunctions:"
     else:
-        head = f"{'Hub listening' if is_hub(server) else 'Listening'} at {address}\nMethods:"
+        head = f"{'Hub listening' if isinstance(server, Hub) else 'Listening'} at {address}\nMethods:"
     lines = "".join(f"\n    - {name}" for name in names)
     page = _explorer_address(server) if not is_functions else None
     explorer = "" if page is None else f"\nExplorer at {page}"

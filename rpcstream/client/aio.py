@@ -21,16 +21,14 @@ from ..peer.remote import Peer
 from ..peer.session import Session
 from ..peer.stream import Stream
 from .address import Address, check_lasting, check_one_server
-from .attempts import LOSSES, Attempts, Discover, Sleep, Steps, Times
+from .attempts import LOSSES, Attempt, Attempts, MixedParams, Times, check_params, given_params
 from .base import BaseClient, CallOptions, Params, check_hello, notify_client_params, publish_params
 from .batch import AsyncBatch
-from .callbacks import Callbacks
 from .connection import retrieve_exception
-from .hub import HubRegistration
-from .naming import MixedParams, check_params, given_params
+from .conversation import Callbacks
+from .hub import HubRegistration, ServingClient
 from .options import DEFAULT_ADDRESS, DEFAULTS, ClientOptions, Connect, Settings, make_settings
 from .pool import ConnectionPool
-from .running import ServingClient
 from .subscriptions import Subscription, Subscriptions
 
 if TYPE_CHECKING:
@@ -40,9 +38,6 @@ T = TypeVar("T")
 
 #: Replies with image files of more bytes are decoded in a thread: that takes longer than going there and back.
 LONG_REPLY = 16 * 1024
-
-#: Makes a call once; called with the end of its wait for a server (loop time), None if there is no such wait.
-Attempt = Callable[[float | None], Awaitable[Any]]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -69,7 +64,7 @@ class AsyncClient(BaseClient):
     Raises:
         ValueError: the address or an option is invalid.
         TypeError: an option is unknown.
-        RuntimeError: the address is HTTP, but `name` or `keepalive` needs a lasting connection.
+        RuntimeError: the address is HTTP, but `name`, `keepalive` or `reconnect` needs a lasting connection.
         OSError, ssl.SSLError: a certificate file is missing or invalid.
     """
 
@@ -86,15 +81,17 @@ class AsyncClient(BaseClient):
         self._registration = HubRegistration(self._pool, self._marshaller, settings, callbacks, self._persist)
         self._subscriptions = Subscriptions(self._pool, self._marshaller, settings, self._persist)
         pool = self._pool
-        self._attempts = Attempts(settings, lambda: pool.is_closed, lambda: pool.lost)
+        self._attempts = Attempts(
+            settings, lambda: pool.is_closed, lambda: pool.lost, asyncio.sleep, self._ask_for_methods
+        )
         #: The `rpc.discover` that is under way.
         self._discovery: asyncio.Task[Any] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._tracing: ClientTracing | None = None
+        self._tracing: CallTracing | None = None
         if settings.tracing is not None:
-            from .tracing import ClientTracing
+            from ..peer.tracing import CallTracing
 
-            self._tracing = tracing = ClientTracing(settings.tracing, settings.address)
+            self._tracing = tracing = CallTracing(settings.tracing, settings.address.span_attributes)
             self._perform = tracing.awaiting(self._perform)  # type: ignore[method-assign]
             self._notification = partial(tracing.notification, self._marshaller)
 
@@ -174,12 +171,12 @@ class AsyncClient(BaseClient):
             loop = asyncio.get_running_loop()
             if isinstance(call.params, MixedParams):
                 until = self._times(None, wait_for)[2]
-                call.params = await self._drive(self._attempts.named(method, call.params, deadline, until))
+                call.params = await self._attempts.named(method, call.params, deadline, until)
             return (self._pool.ready(loop) or await self._pool.get(method, deadline, once=wait_for is not None)).session
 
         def repeat(error: Exception, deadline: float, attempt: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
-            steps = self._attempts.again(error, call, (deadline, *self._times(None, wait_for)[1:]))
-            return self._drive(steps, lambda until: attempt())
+            times = (deadline, *self._times(None, wait_for)[1:])
+            return self._attempts.again(error, call, times, lambda until: attempt())
 
         trace = self._tracing.stream(call) if self._tracing is not None else None
         return Stream(opened, call, seconds, options.get("on_progress"), repeat, trace)
@@ -225,9 +222,9 @@ class AsyncClient(BaseClient):
     def notify_client(self, client: str, method: str, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, bool]:
         return self.request("rpc.notify", notify_client_params(client, method, args, kwargs))
 
-    async def offer(self, *, shared: bool = False) -> list[str]:
+    async def offer(self) -> list[str]:
         with AT_CALLER:
-            return await self._registration.offer(shared=shared)
+            return await self._registration.offer()
 
     async def withdraw(self, *names: str) -> list[str]:
         return await self._registration.withdraw(*names)
@@ -288,8 +285,7 @@ class AsyncClient(BaseClient):
         deadline, wait_for, until = self._times(seconds, wait_for)
         if type(outgoing.params) is MixedParams:
             with AtCaller(TypeError, *CALL_ERRORS):
-                steps = self._attempts.named(outgoing.method, outgoing.params, deadline, until)
-                outgoing.params = await self._drive(steps)
+                outgoing.params = await self._attempts.named(outgoing.method, outgoing.params, deadline, until)
         try:
             try:
                 return await self._attempt(outgoing, on_progress, deadline, until)
@@ -310,7 +306,7 @@ class AsyncClient(BaseClient):
                 return await attempt(times[2])
             except LOSSES as failure:
                 error = failure
-        return await self._drive(self._attempts.again(error, outgoing, times), attempt)
+        return await self._attempts.again(error, outgoing, times, attempt)
 
     async def _persist(self, method: str, attempt: Callable[[float, bool], Awaitable[T]], seconds: float | None) -> T:
         """Do what takes more than a call, again where that fails, as for a call of this method.
@@ -347,27 +343,6 @@ class AsyncClient(BaseClient):
         now = asyncio.get_running_loop().time()
         wait_for = self._wait_for if wait_for is NOT_GIVEN else wait_for
         return INFINITE if seconds is None else now + seconds, wait_for, None if wait_for is None else now + wait_for
-
-    async def _drive(self, steps: Steps, attempt: Attempt | None = None) -> Any:
-        """Carry out commands, the call among them, and give the result (`attempts`)."""
-        outcome: Any = None
-        error: Exception | None = None
-        while True:
-            try:
-                step = steps.send(outcome) if error is None else steps.throw(error)
-            except StopIteration as end:
-                return end.value
-            outcome = error = None
-            try:
-                if isinstance(step, Sleep):
-                    await asyncio.sleep(step.seconds)
-                elif isinstance(step, Discover):
-                    outcome = await self._ask_for_methods(step.deadline)
-                else:
-                    assert attempt is not None
-                    outcome = await attempt(step.until)
-            except Exception as failure:
-                error = failure
 
     async def _ask_for_methods(self, deadline: float) -> Any:
         """The server's OpenRPC document; calls that were lost together ask once."""

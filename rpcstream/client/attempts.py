@@ -1,12 +1,13 @@
 """Whether and when a call is made again: the options `retry` and `wait_for`, and servers that leave.
 
-Performs no I/O. A generator yields what is to be done next (a command), and is sent the outcome; both clients drive it.
+Also gives names to arguments, where some are given by position and others by name. Performs no I/O: each client passes
+coroutine functions that sleep, call and ask. Those of the sync client block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from ..backoff import Backoff
 from ..errors import (
@@ -23,46 +24,19 @@ from ..errors import (
 )
 from ..peer.calls import Call, unnamed
 from ..peer.deadline import now as clock
-from .naming import MixedParams, named
 from .options import Settings
 
 if TYPE_CHECKING:
     from .discovery import KnownMethods  # imports the reader of OpenRPC, which most clients do without
 
 
-class Sleep(NamedTuple):
-    """Pause before the next attempt."""
-
-    seconds: float
-
-
-class Attempt(NamedTuple):
-    """Make the call.
-
-    Attributes:
-        until: the end of the call's wait for a server or provider (monotonic seconds); None: the call does not wait.
-    """
-
-    until: float | None
-
-
-class Discover(NamedTuple):
-    """Ask the server for its methods (`rpc.discover`); the outcome is the OpenRPC document.
-
-    Attributes:
-        deadline: of the call (monotonic seconds; may be infinite).
-    """
-
-    deadline: float
-
-
-#: Commands; what the driver sends back is the outcome, what it throws the error.
-Steps = Generator[Sleep | Attempt | Discover, Any, Any]
-
-
 #: The deadline of a call (monotonic seconds; may be infinite), the seconds that it waits for a server or provider, and
 #: when the first of these waits is over (monotonic seconds). The last two are None if it does not wait.
 Times = tuple[float, float | None, float | None]
+
+#: Makes a call once; called with the end of its wait for a server or provider (monotonic seconds), None if it does not
+#: wait.
+Attempt = Callable[[float | None], Awaitable[Any]]
 
 
 class Unsent(ConnectionLost):
@@ -110,26 +84,38 @@ class Attempts:
         is_closed: tells whether the client was closed.
         count_lost: returns how many connections have been lost so far. A new connection may reach another server, where
             parameters may have other names.
+        sleep: pauses for some seconds.
+        discover: asks the server for its OpenRPC document, until a deadline (monotonic seconds; may be infinite).
     """
 
-    def __init__(self, settings: Settings, is_closed: Callable[[], bool], count_lost: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        is_closed: Callable[[], bool],
+        count_lost: Callable[[], int],
+        sleep: Callable[[float], Awaitable[object]],
+        discover: Callable[[float], Awaitable[Any]],
+    ) -> None:
         self._retries = settings.retry.times
         self._reconnects = settings.reconnect is not None
         self._repeats_all = settings.retry.repeats == "all"
         self._is_closed = is_closed
         self._count_lost = count_lost
+        self._sleep = sleep
+        self._discover = discover
         #: The server's methods; None: it was not asked, or has not answered.
         self._known: KnownMethods | None = None
         #: The count of lost connections when these were asked for.
         self._lost = 0
 
-    def again(self, error: Exception, outgoing: Call, times: Times) -> Steps:
+    async def again(self, error: Exception, outgoing: Call, times: Times, attempt: Attempt) -> Any:
         """Make a call again that has failed, as often as that is allowed; gives its result.
 
         Args:
             error: of the first attempt.
             outgoing: the call.
             times: of the call.
+            attempt: makes it.
 
         Raises the error of the last attempt.
         """
@@ -150,11 +136,11 @@ class Attempts:
                     until, waits = now + pause + wait_for, 0
             if pause is None or now + pause >= deadline:
                 raise error
-            yield Sleep(pause)
+            await self._sleep(pause)
             if getattr(error, "executed", None) is not False:
-                yield from self._check(outgoing, error, deadline, until)
+                await self._check(outgoing, error, deadline, until)
             try:
-                return (yield Attempt(until))
+                return await attempt(until)
             except LOSSES as failure:
                 error = failure
 
@@ -180,7 +166,7 @@ class Attempts:
 
     # -- the server's methods ---------------------------------------------------------------------------------------
 
-    def _check(self, outgoing: Call, error: Exception, deadline: float, until: float | None) -> Steps:
+    async def _check(self, outgoing: Call, error: Exception, deadline: float, until: float | None) -> None:
         """Raise ConnectionLost or ProviderGone unless a call that may have run may be repeated, by the option `retry`.
 
         A method that the server does not have is waited for `until` then; None: not at all.
@@ -192,7 +178,7 @@ class Attempts:
         is_stale = isinstance(error, ProviderGone) or (until is not None and self._misses(outgoing.methods))
         if known is None or is_stale:
             try:
-                known = yield from self._find(outgoing.methods, deadline, until)
+                known = await self._find(outgoing.methods, deadline, until)
             except (RpcError, OSError):  # with the errors of connections and time-outs
                 known = None
         if known is not None and all(map(known.is_idempotent, outgoing.methods)):
@@ -205,7 +191,7 @@ class Attempts:
         reason = f'the connection was lost, and the call is not repeated: {why} (repeats="all" repeats every call)'
         raise ConnectionLost(reason, method=outgoing.method, address=getattr(error, "address", None))
 
-    def named(self, method: str, params: MixedParams, deadline: float, until: float | None) -> Steps:
+    async def named(self, method: str, params: MixedParams, deadline: float, until: float | None) -> dict[str, Any]:
         """The params of a call, all by name; asks the server if the method is not known.
 
         Args:
@@ -218,7 +204,7 @@ class Attempts:
         known = self._known
         if known is None or method not in known or self._lost != self._count_lost():
             try:
-                known = yield from self._find((method,), deadline, until)
+                known = await self._find((method,), deadline, until)
             except RpcError as error:
                 raise unnamed(method, f"rpc.discover was refused ({error.message})") from None
             except (ConnectFailed, ConnectionLost, CallTimeout) as error:
@@ -226,13 +212,13 @@ class Attempts:
                 raise
         return named(method, params, known)
 
-    def _find(self, methods: Iterable[str], deadline: float, until: float | None) -> Steps:
+    async def _find(self, methods: Iterable[str], deadline: float, until: float | None) -> KnownMethods | None:
         """Ask the server for its methods until it answers and has these, or that is waited for no longer."""
         waits = 0
         while True:
             failure: Exception | None = None
             try:
-                document = yield Discover(deadline)
+                document = await self._discover(deadline)
             except ConnectFailed as error:
                 failure = error
             else:
@@ -246,7 +232,7 @@ class Attempts:
                 waits, now = waits + 1, clock()
                 pause = pause_of_wait(waits, until - now, deadline - now)
             if pause is not None:
-                yield Sleep(pause)
+                await self._sleep(pause)
             elif failure is not None:
                 raise failure
             else:
@@ -270,3 +256,56 @@ def pause_of_wait(count: int, left: float, time_left: float) -> float | None:
     # The last attempt is made when the wait is over; one before the time-out is, to fail with what is missing.
     pause = min(WAITING.pause(count), left)
     return pause if pause < time_left else time_left / 2 if time_left > SHORT else None
+
+
+# -- arguments by position and by name, which JSON-RPC cannot mix (section 4.2) ---------------------------------------
+
+
+class MixedParams:
+    """Arguments by position and by name, until the names of the former are known."""
+
+    __slots__ = ("args", "kwargs")
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.args = args
+        self.kwargs = kwargs
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((*self.args, *self.kwargs.values()))
+
+
+def given_params(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | dict[str, Any] | MixedParams | None:
+    """The params of a call for Python arguments; None for none."""
+    return MixedParams(args, kwargs) if args and kwargs else list(args) or kwargs or None
+
+
+def check_params(method: str, params: Any) -> Any:
+    """Check explicit params of a call: list, dict or None; a tuple becomes a list. TypeError for anything else."""
+    if isinstance(params, tuple):
+        return list(params)
+    if params is not None and not isinstance(params, list | dict | MixedParams):
+        raise TypeError(f"the params of {method!r} must be a list, a dict or None, got {type(params).__name__}")
+    return params
+
+
+def named(method: str, mixed: MixedParams, known: KnownMethods | None) -> dict[str, Any]:
+    """All arguments of a call by name.
+
+    Args:
+        known: the server's methods; None if they are not known.
+
+    Raises:
+        TypeError: that cannot be done.
+    """
+    described = None if known is None else known.method(method)
+    if described is None:
+        raise unnamed(method, "rpc.discover did not say how its parameters are named")
+    if not described.takes_names:
+        raise unnamed(method, "it takes arguments by position only")
+    positional = [each.name for each in described.fixed if not each.is_keyword]
+    if len(mixed.args) > len(positional):
+        raise unnamed(method, f"only {len(positional)} of the {len(mixed.args)} by position can get names")
+    by_position = dict(zip(positional, mixed.args, strict=False))
+    if twice := by_position.keys() & mixed.kwargs.keys():
+        raise unnamed(method, f"{min(twice)!r} was given twice")
+    return {**by_position, **mixed.kwargs}

@@ -8,15 +8,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..errors import BY_STATUS, ConnectFailed, NotAuthenticated, RpcError
+from ..local_peer import waiter
 from ..text import get_logger
-from ..transports.connection import ASKS_FOR_CERTIFICATE, REFUSES_CERTIFICATE, why_lost
+from ..transports.connection import why_lost
 from ..transports.stream import LineStream
 from ..wire.http_messages import readable_text
 from .address import Address
-from .connection import ClientConnection
+from .connection import ClientConnection, certificate_fault
 from .faults import TLS_ALERT, failure, is_permanent_failure, refusal_advice, silence
 from .options import Settings
-from .sockets import waiter
 
 if TYPE_CHECKING:
     from ..nats.options import NatsOptions
@@ -52,13 +52,6 @@ def connect_fault(error: Exception, connection: ClientConnection, *, is_joined: 
     return ConnectFailed(f"could not connect: {error!r}", address=address)
 
 
-def certificate_fault(reason: str | None, address: str) -> ConnectFailed | None:
-    """The error where the server has ended a connection since it does not take this client's certificate."""
-    if reason is None or not reason.startswith((ASKS_FOR_CERTIFICATE, REFUSES_CERTIFICATE)):
-        return None
-    return ConnectFailed(f"could not connect: {reason}", address=address, is_permanent=True)
-
-
 async def join(connection: ClientConnection, settings: Settings) -> None:
     """Open a connection to the server, and give it to the session as its channel.
 
@@ -72,8 +65,8 @@ async def join(connection: ClientConnection, settings: Settings) -> None:
         http = HttpChannel(connection.session, connection.calls.marshaller, settings, partial(_dial_only, settings))
         connection.session.offers_binary = False  # each request and each response says so by itself
         connection.use(http)
-        connection.channel, connection.poll, connection.refresh = http, http.has_none, http.renew
-        await http.open()
+        connection.channel = http
+        connection.session.connected(http)
         return
     if settings.address.is_nats:
         await _join_service(connection, settings)

@@ -1,16 +1,20 @@
-"""The client's end of one blocking connection, without the socket: bytes in, bytes and the replies of calls out."""
+"""What a client says to its server: the answers to what the server asks, and one blocking conversation.
+
+`Callbacks` are the methods that the server may call, in both clients. A `ClientConversation` does without the socket:
+bytes in, bytes and the replies of calls out.
+"""
 
 from __future__ import annotations
 
-from _thread import get_ident
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from ..codec import payloads
 from ..codec.payloads import may_have_payload, read_frame
-from ..errors import ConnectionLost, Unread
+from ..errors import ConnectionLost, MethodNotFound, ParseError, RpcError, Unread
 from ..peer import control_messages, incoming
 from ..peer.incoming import offer_binary
 from ..peer.marshal import Marshaller
@@ -23,8 +27,105 @@ from ..wire.envelope import LONG, Message, Oversize
 from ..wire.framing import LineFramer
 from .address import Address
 from .attempts import Unsent
-from .callbacks import ClientDispatcher
 from .options import Settings
+
+if TYPE_CHECKING:
+    from ..methods.call import Invoker
+    from ..methods.dispatch import Dispatcher
+    from ..methods.registry import MethodRegistry
+    from ..peer.inflight import Later
+
+
+class Callbacks:
+    """The methods of one client that its server may call.
+
+    Args:
+        settings: of the client.
+        in_threads: run sync functions in threads unless `offload` says otherwise: for the sync client, whose functions
+            may block.
+
+    Attributes:
+        dispatcher: answers the server's requests; None while there are no methods.
+        shared: the names of the methods that other clients of a hub may offer, too.
+    """
+
+    def __init__(self, settings: Settings, *, in_threads: bool = False) -> None:
+        self.dispatcher: Dispatcher | None = None
+        self.shared: set[str] = set()
+        self._settings = settings
+        self._in_threads = in_threads
+        self._registry: MethodRegistry | None = None
+        self._invoker: Invoker | None = None
+
+    def __bool__(self) -> bool:
+        return self._registry is not None
+
+    def add(self, function: Callable[..., Any], *, shared: bool = False, **options: Any) -> None:
+        """Let the server call a function; options and errors as for `Server.add`.
+
+        Args:
+            function: the method.
+            shared: at a hub, other clients may offer a method of this name, too.
+            options: those of `Server.add`.
+        """
+        from ..methods.introspect import FunctionKind, caller_namespace
+
+        if self._in_threads and "offload" not in options:
+            options["offload"] = None if FunctionKind(function).is_async else "thread"
+        name = self._get_registry().add(function, namespace=caller_namespace(), **options).name
+        (self.shared.add if shared else self.shared.discard)(name)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the methods, without the built-in ones (`rpc.*`)."""
+        return [name for name in list(self._registry or ()) if not name.startswith("rpc.")]
+
+    def describe(self, methods: Iterable[str]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """The descriptions of the methods with these names for `rpc.register`, and the JSON schemas they refer to."""
+        if self._registry is None:
+            return [], {}
+        from ..methods.discovery import Description
+
+        wanted = {name: self._registry[name] for name in methods}
+        description = Description(self._settings.codec)
+        described = [description.method(wanted[name]) for name in sorted(wanted)]
+        for method in described:
+            # Those of the framework stand in the hub's own document; a registration has a limit of size.
+            method["errors"] = wanted[method["name"]].docs["errors"]
+            if method["name"] in self.shared:
+                method["shared"] = True
+        return described, description.components()["schemas"]
+
+    def close(self) -> None:
+        """Let the threads end when they have finished what they run now."""
+        if self._invoker is not None:
+            self._invoker.close()
+
+    def _get_registry(self) -> MethodRegistry:
+        if self._registry is None:
+            from ..methods.builtin_methods import add_own_methods
+            from ..methods.call import Invoker
+            from ..methods.discovery import OpenRpcDocument, head_of
+            from ..methods.dispatch import Dispatcher
+            from ..methods.registry import MethodRegistry
+            from ..methods.replies import ReplyWriter
+            from ..observe.counters import Counters
+
+            limits, codec = self._settings.limits, self._settings.codec
+            self._registry = MethodRegistry(codec)
+            self._invoker = Invoker(limits)
+            counters = Counters()
+            head = partial(head_of, title="rpcstream client", version="0")
+            document = OpenRpcDocument(self._registry, codec=codec, head=head)
+            add_own_methods(self._registry, document, stats=counters.as_dict)
+            replies = ReplyWriter(codec, limits, counters, side="client")
+            self.dispatcher = Dispatcher(self._registry, self._invoker, replies)
+            if self._settings.tracing is not None:
+                from ..methods.observed import ObservedCalls
+
+                ObservedCalls(self.dispatcher, self._registry.__contains__, tracing=self._settings.tracing)
+        return self._registry
+
 
 #: Bytes of cancels and of refusals of the server's requests that may wait until the socket takes them.
 REPLIES_MAX = 256 * 1024
@@ -39,6 +140,92 @@ _BRACE = ord("{")
 
 #: The handlers of control messages for an end that only makes calls, one after the other.
 _WORDS = {word: control_messages.HANDLERS[word] for word in (envelope.PROGRESS, envelope.GO_AWAY)}
+
+
+class ClientDispatcher:
+    """Handles the messages from the server that are not plain replies (`peer.interfaces.Dispatch`).
+
+    Requests go to the client's methods, or are refused with MethodNotFound while there are none. A reply that is too
+    large fails its call. What is no JSON-RPC message closes the connection.
+
+    Args:
+        settle: gives a reply, and the message it came in, to its call.
+        close: closes the connection at once, with the reason.
+        callbacks: the methods of the client; None: there are none.
+    """
+
+    def __init__(
+        self,
+        *,
+        settle: Callable[[dict[str, Any], bytes | bytearray], None],
+        close: Callable[[str], object],
+        callbacks: Callbacks | None = None,
+    ) -> None:
+        self._settle = settle
+        self._close = close
+        self._callbacks = callbacks
+
+    @property
+    def _dispatcher(self) -> Dispatcher | None:
+        return None if self._callbacks is None else self._callbacks.dispatcher
+
+    def answer(self, message: Any, line: bytes | bytearray, session: Any = None) -> Encoded | Later | None:
+        """Handle a message that is not one reply; returns the message to send for it, if any."""
+        dispatcher = self._dispatcher
+        if type(message) is not list or not message:
+            if dispatcher is not None and type(message) is dict and "method" in message:
+                return dispatcher.answer(message, line, session)
+            return self._answer_or_settle(message, line)
+        line = payloads.shared(line)
+        if dispatcher is not None and any(type(member) is dict and "method" in member for member in message):
+            return dispatcher.answer(message, line, session)
+        refusals = [refusal for member in message if (refusal := self._answer_or_settle(member, line)) is not None]
+        return b"[" + b",".join(refusals) + b"]" if refusals else None
+
+    def refuse(self, message: Any, error: RpcError) -> Encoded | None:
+        """As `Dispatch.refuse`.
+
+        A message that is not JSON closes the connection. A reply that is too large fails its call; if its call cannot
+        be told, every waiting call.
+        """
+        dispatcher = self._dispatcher
+        if isinstance(error, ParseError):
+            reason = error.data["reason"] if isinstance(error.data, dict) else error.message
+            self._close(f"the peer sent something that is not JSON: {reason}")
+            return None
+        if isinstance(message, Oversize) and (dispatcher is None or b'"method"' not in message.head):
+            self._settle(envelope.error_reply(envelope.id_in_head(message.head), error), b"")
+            return None
+        return dispatcher.refuse(message, error) if dispatcher is not None else self.answer_now(message, b"")
+
+    def goes_on(self, message: Any) -> bool:
+        """Tell whether a handler goes on when the connection is lost."""
+        dispatcher = self._dispatcher
+        return "id" not in message if dispatcher is None else dispatcher.goes_on(message)
+
+    def report_slow(self, message: Any, seconds: float) -> None:
+        """Log that a method blocked the event loop for so many seconds."""
+        dispatcher = self._dispatcher
+        if dispatcher is not None:
+            dispatcher.report_slow(message, seconds)
+
+    def answer_now(self, message: Any, line: bytes | bytearray) -> bytes | None:
+        """As `answer`, for a client without methods, whose answers are never awaited."""
+        reply = self.answer(message, line)
+        assert reply is None or isinstance(reply, bytes)
+        return reply
+
+    def _answer_or_settle(self, message: Any, line: bytes | bytearray) -> bytes | None:
+        """Handle one message without dispatcher: settle a reply, refuse a request."""
+        if type(message) is dict and "method" in message:
+            if message.get("id") is None or not envelope.has_valid_id(message):
+                return None
+            return orjson.dumps(envelope.error_reply(message["id"], MethodNotFound()))
+        if type(message) is dict and "id" in message:
+            self._settle(message, line)  # a reply; one that is malformed fails its call, if there is one
+        else:
+            self._close("the peer sent something that is no JSON-RPC message")
+        return None
 
 
 class ClientConversation:
@@ -57,7 +244,6 @@ class ClientConversation:
         sends_binary: it was answered, and frames may be sent.
         is_partial: a message has begun and its end has not come.
         has_left: the server reads no more requests.
-        reporting: the thread that handles a notification now, and so may run an `on_progress`.
     """
 
     side = "client"
@@ -79,7 +265,6 @@ class ClientConversation:
         self.replies_size = 0
         self.offers_binary = bool(settings.binary) and settings.delimiter == b"\n"
         self.sends_binary = self.is_partial = self.has_left = False
-        self.reporting: int | None = None
         self._trace = settings.trace
         self._takes_binary = settings.binary
         intake = self if settings.delimiter == b"\n" else None
@@ -106,11 +291,8 @@ class ClientConversation:
             if self._framer.ended:
                 end = self._framer.fault or "the peer ended the conversation with an empty line"
         else:
-            end, last = "the peer closed the connection", self._framer.finish()
-            if last and not _is_json(last[0]):
-                end = "the peer closed the connection within a message"
-            else:
-                self._handle(last)
+            self._handle(self._framer.finish())
+            end = "the peer closed the connection"
         if end is not None:
             self.lose(end)
 
@@ -144,13 +326,8 @@ class ClientConversation:
 
     def _answer(self, message: Any, text: bytes) -> Encoded | None:
         is_notification = type(message) is dict and "method" in message and "id" not in message
-        if is_notification:
-            self.reporting = get_ident()
-            try:
-                if control_messages.handle(self, message, text, _WORDS):
-                    return None
-            finally:
-                self.reporting = None
+        if is_notification and control_messages.handle(self, message, text, _WORDS):
+            return None
         return None if self.pending.settled(message, text) else self.dispatch.answer_now(message, text)
 
     # -- as a session -----------------------------------------------------------------------------------------------
@@ -236,11 +413,3 @@ def _silence(address: Address) -> str:
     from .faults import silence
 
     return silence(address)
-
-
-def _is_json(line: Message) -> bool:
-    try:
-        orjson.loads(line)  # type: ignore[arg-type]
-    except orjson.JSONDecodeError:
-        return False
-    return True

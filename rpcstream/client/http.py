@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from ..errors import ConnectFailed, ConnectionLost, EncodeError, Unread
+from ..errors import ConnectFailed, ConnectionLost, EncodeError
 from ..peer.calls import Call
 from ..peer.marshal import Marshaller
 from ..peer.outgoing import OutgoingCalls
@@ -19,7 +19,7 @@ from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.http_messages import FRAME, JSON, NDJSON
 from .faults import failure, is_permanent_failure
 from .http_connection import BrokenError, HttpConnection
-from .http_exchange import Exchange, MakeError
+from .http_exchange import Exchange
 from .options import Settings
 
 log = get_logger("rpcstream.client")
@@ -35,8 +35,8 @@ Dial = Callable[[Callable[[], HttpConnection]], Awaitable[HttpConnection]]
 class HttpChannel(OutgoingCalls):
     """The calls of a client over HTTP, and the channel of its session (`peer.interfaces.Channel`).
 
-    Each POST has a task. The session lasts as long as the client wants: a connection that the server closes between two
-    calls does not end it. It is lost when no connection can be made.
+    Each POST has a task, which makes a connection if none is free. The session lasts until the client is closed: a call
+    whose connection cannot be made fails, and no other call does.
 
     Args:
         dial: makes one more connection.
@@ -58,41 +58,7 @@ class HttpChannel(OutgoingCalls):
         self._unsent = 0
         #: Exchanges that are not over: by the ids of their calls, a notification by itself.
         self._exchanges: dict[Any, Exchange] = {}
-        self._renewing = asyncio.Lock()
-        #: Done when a connection is free or gone; None while no exchange waits for that.
-        self._has_changed: asyncio.Future[None] | None = None
         self._is_full = self._is_closing = self._is_lost = False
-
-    # -- for the connection of the client -----------------------------------------------------------------------
-
-    async def open(self) -> None:
-        """Connect, so that a call finds a connection.
-
-        Raises:
-            OSError: no connection could be made.
-        """
-        self._free.append(await self._connect())
-        self._session.connected(self)
-
-    def has_none(self, milliseconds: int = 0) -> bool:
-        """Whether there is no connection that could carry a call, now or once its present call is over."""
-        if any(connection.is_busy for connection in self._connections):
-            return False
-        connection = self._take_free()
-        if connection is not None:
-            self._free.append(connection)
-        return connection is None
-
-    async def renew(self) -> None:
-        """Make a connection if there is none. If that fails, the session is lost."""
-        async with self._renewing:
-            if self._is_lost or not self.has_none():
-                return
-            try:
-                # Not in the context of the call that wants it first, which may have a deadline: others use it, too.
-                self._free.append(await self._loop.create_task(self._connect(), context=self._session.context))
-            except OSError as error:
-                self._end(failure(error, self._settings.connect_timeout, self._settings.address))
 
     # -- calls --------------------------------------------------------------------------------------------------
 
@@ -154,21 +120,20 @@ class HttpChannel(OutgoingCalls):
         await self._places.acquire()
         connection = None
         try:
-            connection = await self._find_connection()
+            connection = self._take_free() or await self._connect()
             self._sent(exchange)
             await exchange.carry(connection)
         except BrokenError as error:
             exchange.fail(str(error))
+        except OSError as error:
+            reason = failure(error, self._settings.connect_timeout, self._settings.address)
+            exchange.fail(reason, partial(ConnectFailed, is_permanent=is_permanent_failure(error)))
         except Exception as error:
-            if connection is None and isinstance(error, OSError):
-                self._not_connected(error)
-            else:
-                log.exception("the response to a call of %s could not be handled", self.address)
-                exchange.fail(f"an internal error: {error!r}")
+            log.exception("the response to a call of %s could not be handled", self.address)
+            exchange.fail(f"an internal error: {error!r}")
         finally:
             if connection is not None and connection.release():
                 self._free.append(connection)
-                self._wake()
             self._places.release()
             self._over(exchange)
 
@@ -220,7 +185,11 @@ class HttpChannel(OutgoingCalls):
         self.reason, self._is_closing = reason, True
         for connection in list(self._connections):
             connection.abort(reason)
-        self._drop_all(reason, ConnectionLost)
+        for exchange in set(self._exchanges.values()):
+            exchange.fail(reason)
+            if exchange.task is not None and exchange.task is not asyncio.current_task():
+                exchange.task.cancel()
+            self._over(exchange)
         self._end_if_done()
 
     # -- connections --------------------------------------------------------------------------------------------
@@ -234,31 +203,6 @@ class HttpChannel(OutgoingCalls):
             connection.close()
         return None
 
-    async def _find_connection(self) -> HttpConnection:
-        """A free connection, or a new one; where none can be made, the next of the others that is free.
-
-        Raises:
-            OSError: no connection could be made, and there is no other.
-        """
-        while True:
-            if (connection := self._take_free()) is not None:
-                return connection
-            try:
-                return await self._connect()
-            except OSError:
-                if not self._connections:
-                    raise
-            if self._free:  # one was freed meanwhile
-                continue
-            self._has_changed = self._has_changed or self._loop.create_future()
-            await asyncio.shield(self._has_changed)
-
-    def _wake(self) -> None:
-        """A connection is free, or gone: those that wait for one look again."""
-        if self._has_changed is not None:
-            self._has_changed.set_result(None)
-            self._has_changed = None
-
     async def _connect(self) -> HttpConnection:
         async with asyncio.timeout(self._settings.connect_timeout):
             connection = await self._dial(lambda: HttpConnection(self._settings.address, self._forget))
@@ -270,26 +214,7 @@ class HttpChannel(OutgoingCalls):
         self._connections.discard(connection)
         if connection in self._free:
             self._free.remove(connection)
-        self._wake()
         self._end_if_done()
-
-    def _not_connected(self, error: OSError) -> None:
-        """No connection could be made, and there is no other: the session is lost.
-
-        The calls that waited for one are made again on a new session, unless that cannot help.
-        """
-        reason = failure(error, self._settings.connect_timeout, self._settings.address)
-        make_error = partial(ConnectFailed, is_permanent=True) if is_permanent_failure(error) else Unread
-        self._drop_all(reason, make_error)
-        self._end(reason)
-
-    def _drop_all(self, reason: str, make_error: MakeError) -> None:
-        """End all exchanges; the calls of those fail that have no reply."""
-        for exchange in set(self._exchanges.values()):
-            exchange.fail(reason, make_error)
-            if exchange.task is not None and exchange.task is not asyncio.current_task():
-                exchange.task.cancel()
-            self._over(exchange)
 
     # -- the end ------------------------------------------------------------------------------------------------
 
@@ -300,13 +225,10 @@ class HttpChannel(OutgoingCalls):
         for connection in list(self._connections):
             connection.close()
         if not self._connections:
-            self._loop.call_soon(self._end, self.reason or "the client was closed")
-
-    def _end(self, reason: str) -> None:
-        if not self._is_lost:
             self._is_lost = True
-            self.reason = reason
-            self._session.lost(lambda method: ConnectionLost(reason, method=method, address=self.address))
+            self.reason = reason = self.reason or "the client was closed"
+            make_error = partial(ConnectionLost, reason, address=self.address)
+            self._loop.call_soon(self._session.lost, lambda method: make_error(method=method))
 
 
 def _trace_headers(outgoing: Call) -> bytes:

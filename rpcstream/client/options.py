@@ -110,7 +110,8 @@ class ClientOptions(TypedDict, total=False):
             further calls wait for a free one until they time out. None: 1 in an event loop, else 8.
         retry: which failed calls are sent again, and how often (a `Retry`). None: no call is.
         reconnect: keep a connection open: made by `with`, `async with` or the first call, and made again whenever it is
-            lost, with the pauses of a `Backoff` (True: the default ones). Calls wait for it until they time out.
+            lost, with the pauses of a `Backoff` (True: the default ones). Calls wait for it until they time out. Not
+            over HTTP, where each call connects if it must.
         on_state: called with each new `state`, in the event loop of the client.
         codec: encodes and decodes rich values; give one in which your own types are registered.
         limits: `max_message_size` applies to messages sent and received; images have limits of their own.
@@ -220,8 +221,9 @@ class Settings:
         if self.name is not None:
             _check_name(self.name)
             check_one_server(self.address, "a name at a hub")
-        if self.keepalive is not None:
-            check_lasting(self.address, "keepalive")
+        for name in ("keepalive", "reconnect"):
+            if getattr(self, name) is not None:
+                check_lasting(self.address, name)
         if self.nats is not None and not self.address.is_nats:
             raise ValueError(f"nats= is a login for nats://, and the address is {self.address}")
         if self.token is not None:

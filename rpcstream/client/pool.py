@@ -23,11 +23,10 @@ from ..peer.remote import Peer
 from ..text import get_logger
 from .address import check_lasting
 from .attempts import Unsent
-from .callbacks import Callbacks
 from .connect import connect_fault, join
-from .connection import ClientConnection, Keepalive, retrieve_exception
+from .connection import ClientConnection, Slot, choose_slot, keep_alive, retrieve_exception
+from .conversation import Callbacks
 from .options import Settings
-from .slots import Slot, choose_slot
 
 log = get_logger("rpcstream.client")
 
@@ -262,8 +261,6 @@ class ConnectionPool:
             if not (connection.is_open and connection.has_unread()):
                 break
             await asyncio.sleep(0)
-        if connection.is_open and connection.refresh is not None and connection.has_unread():
-            await connection.refresh()
         if connection.is_open and self._is_full(connection.session.write_gate):
             await connection.session.write_gate.wait()
 
@@ -302,7 +299,7 @@ class ConnectionPool:
                 for greet in self.greetings:
                     await greet(connection)
                 if settings.keepalive is not None and connection.is_open:
-                    Keepalive(connection, settings.keepalive)
+                    self._keep_alive(connection, settings.keepalive)
         except Exception as error:
             fault = connect_fault(error, connection, is_joined=connection in self.connections)
             if connection.session.peer_is_leaving and isinstance(error, OSError):
@@ -320,6 +317,10 @@ class ConnectionPool:
             return connection
         connection.abort("this place is for another server since the attempt began (spread)")
         return await self._make(slot)
+
+    def _keep_alive(self, connection: ClientConnection, seconds: float) -> None:
+        task = connection.loop.create_task(keep_alive(connection, seconds))
+        connection.session.on_lost.append(task.cancel)
 
     def _was_lost(self, connection: ClientConnection) -> None:
         """Note that a connection is over."""

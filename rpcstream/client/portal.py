@@ -29,9 +29,9 @@ from ..peer.remote import BlockingPeer, Peer
 from ..text import get_logger
 from .aio import AsyncClient
 from .attempts import LOSSES, Times
-from .callbacks import Callbacks
+from .conversation import Callbacks
 from .options import Settings
-from .sync_pool import CLOSED
+from .pool import CLOSED
 
 T = TypeVar("T")
 

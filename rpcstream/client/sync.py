@@ -14,9 +14,9 @@ from ..nearest import with_options
 from ..peer.calls import Call
 from ..peer.marshal import NOT_GIVEN
 from .address import Address, parse_address
+from .attempts import check_params, given_params
 from .base import BaseClient, CallOptions, Params, check_hello, notify_client_params, publish_params, take_options
 from .batch import SyncBatch
-from .naming import check_params, given_params
 from .options import DEFAULT_ADDRESS, DEFAULTS, ClientOptions, make_settings
 from .sync_engine import SyncEngine
 
@@ -66,7 +66,7 @@ class Client(BaseClient):
     Raises:
         ValueError: the address or an option is invalid.
         TypeError: an option is unknown.
-        RuntimeError: the address is HTTP, but `name` or `keepalive` needs a lasting connection.
+        RuntimeError: the address is HTTP, but `name`, `keepalive` or `reconnect` needs a lasting connection.
         OSError, ssl.SSLError: a certificate file is missing or invalid.
     """
 
@@ -76,9 +76,9 @@ class Client(BaseClient):
         self._perform = self._engine.perform
         self._begin: Callable[..., Future[Any]] = self._engine.submit
         if self._settings.tracing is not None:
-            from .tracing import ClientTracing
+            from ..peer.tracing import CallTracing
 
-            tracing = ClientTracing(self._settings.tracing, self._settings.address)
+            tracing = CallTracing(self._settings.tracing, self._settings.address.span_attributes)
             self._perform = tracing.performing(self._perform)
             self._begin = tracing.submitting(self._begin)
             self._notification = partial(tracing.notification, self._marshaller)
@@ -163,12 +163,6 @@ class Client(BaseClient):
         stream = thread.client.stream_request(method, params, returns=returns, **{**options, "timeout": left})
         return ClientStream(thread, stream, method)
 
-    def call_sync(
-        self, method: str, params: list[Any] | dict[str, Any] | None = None, *, timeout: float | None = NOT_GIVEN
-    ) -> Any:
-        """The same as `request`: the blocking counterpart of `submit` and `add_done_callback`."""
-        return self.request(method, params, timeout=timeout)
-
     @overload
     def __call__(
         self, message: dict[str, Any], /, *, timeout: float | None = ..., wait_for: float | None = ...
@@ -213,8 +207,8 @@ class Client(BaseClient):
         is_sent: bool = self.request("rpc.notify", notify_client_params(client, method, args, kwargs))
         return is_sent
 
-    def offer(self, *, shared: bool = False) -> list[str]:
-        return self._run(_OFFERING, "rpc.register", lambda client: client.offer(shared=shared))
+    def offer(self) -> list[str]:
+        return self._run(_OFFERING, "rpc.register", lambda client: client.offer())
 
     def withdraw(self, *names: str) -> list[str]:
         return self._run(_OFFERING, "rpc.unregister", lambda client: client.withdraw(*names))

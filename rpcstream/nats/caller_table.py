@@ -12,7 +12,7 @@ from ..text import get_logger
 from ..transports.listen import Listener
 from .callers import Caller, Instance, MessageCaller
 from .identity import Shown
-from .subjects import CLIENT
+from .messages import CLIENT
 
 log = get_logger("rpcstream.nats")
 

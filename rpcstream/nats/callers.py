@@ -7,11 +7,10 @@ from typing import Any, Protocol
 
 import orjson
 
-from ..errors import MethodNotFound, NotAuthenticated, NotPermitted, RpcError
+from ..errors import MessageTooLarge, MethodNotFound, NotAuthenticated, NotPermitted, RpcError
 from ..peer.credentials import Credentials
 from ..peer.deadline import INFINITE
 from ..peer.intake import Phase
-from ..peer.ledger import Share
 from ..peer.session import Session
 from ..wire.buffers import Encoded, first_part
 from ..wire.envelope import BinaryFrame, Message, Oversize, error_reply, oversize
@@ -19,7 +18,7 @@ from .channel import NOTIFICATION, Home, NatsChannel
 from .direct import CLAIM_TIME, CallerDetour, DirectListener
 from .identity import Shown
 from .link import NO_RESPONDERS
-from .payloads import UNREADABLE, belongs_to_calls, direct_message, ids_in, read_payload, refusal_of
+from .messages import UNREADABLE, belongs_to_calls, direct_message, no_way, read_payload, refusal_of
 
 #: Seconds after which an instance acknowledges a call that it has not answered. The caller then knows where to send a
 #: cancel, and which instance to probe. Nearly all calls are answered sooner.
@@ -131,7 +130,6 @@ class Caller(CallerChannel):
         #: Until when calls of these methods may come by the direct connection (loop time, s; None: batches).
         self._permitted: dict[str | None, float] = {}
         self._has_left = False
-        self._waiting = Share(self.session.server_ledger.waiting)
         self.is_closing = False
         # The form of the inbox says so.
         self.session.sends_binary = bool(self.session.takes_binary)
@@ -141,16 +139,9 @@ class Caller(CallerChannel):
         """A message from the caller has arrived, perhaps only a probe."""
         self.last_heard = self._loop.time()
 
-    def call(self, data: bytes, call_ids: Any, question: dict[str, Any]) -> None:
-        """Handle a message with calls of these ids, or a question where a large call may be sent.
-
-        Args:
-            question: the params of the question; empty for other messages.
-        """
+    def call(self, data: bytes, call_ids: Any) -> None:
+        """Handle a message with calls of these ids."""
         self.heard()
-        if question:
-            self._answer_when_known(question, len(data))
-            return
         self._arrived += call_ids
         self.receive(data)
 
@@ -199,66 +190,64 @@ class Caller(CallerChannel):
 
     # -- direct connections -------------------------------------------------------------------------------------------
 
-    def _answer_when_known(self, question: dict[str, Any], size: int) -> None:
-        """Answer a question, once the identity of the caller is known.
+    def answer_question(self, read: Any, params: dict[str, Any], data: bytes) -> None:
+        """Answer a call of `rpc.direct`, behind all that the caller has sent before.
 
         Args:
-            size: bytes of the question.
+            read: the request.
+            params: the method and the size of a large call; empty to ask how to connect.
         """
-        if self.lookup is None:
-            self._answer(question)
-        elif not self._waiting.take(size):
-            self._refuse_question(question, self.session.server_ledger.refusal())
-        else:
+        self.heard()
+        self.hand_over()
+        if self.lookup is None or not params:
+            self.publish(self._answer(read["id"], params))
+            return
+        self._arrived.append(read["id"])
+        self.session.reply(self.session.begin(self._answer_when_known(self.lookup, read["id"], params), read, data))
+        self._note_arrived()
 
-            def is_known(_: Any) -> None:
-                self._waiting.give_back(size)
-                self._answer(question)
+    async def _answer_when_known(self, lookup: asyncio.Task[Any], call_id: Any, params: dict[str, Any]) -> bytes:
+        await asyncio.wait({lookup})
+        return self._answer(call_id, params)
 
-            self.lookup.add_done_callback(is_known)
+    def _answer(self, call_id: Any, params: dict[str, Any]) -> bytes:
+        try:
+            result = self._permit(params) if params else self._offer()
+        except RpcError as error:
+            return orjson.dumps(error_reply(call_id, error))
+        return orjson.dumps({"jsonrpc": "2.0", "id": call_id, "result": result})
 
-    def _answer(self, question: dict[str, Any]) -> None:
-        """Say where a large call may be sent."""
-        method, size, limit = question.get("method"), question.get("size"), self.instance.limits.max_message_size
-        dispatch: Any = self.session.dispatch
-        call = {"jsonrpc": "2.0", "method": method, "id": 0}
+    def _permit(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Permit large calls of a method for a while; gives the session that they are sent to."""
+        method, size, limit = params.get("method"), params.get("size"), self.instance.limits.max_message_size
         if type(size) is not int or size > limit:
-            self._refuse_question(question, oversize(size if type(size) is int else 0, limit, side="server"))
-        elif method is not None and isinstance(error := dispatch.refusal_of(call, self.session), _REFUSALS):
-            self._refuse_question(question, error)
-        elif not self.is_over:
-            self._offer(question.get("ask"))
-            self._permitted[method] = self._loop.time() + CLAIM_TIME
+            raise oversize(size if type(size) is int else 0, limit, side="server")
+        if self.instance.direct.reason is not None:
+            raise no_way(size, self._link.max_payload, self.instance.direct.reason)
+        dispatch: Any = self.session.dispatch
+        error = dispatch.refusal_of({"jsonrpc": "2.0", "method": method, "id": 0}, self.session)
+        if isinstance(error, _REFUSALS):
+            raise error
+        self._permitted[method] = self._loop.time() + CLAIM_TIME
+        return {"session": self.own}
 
-    def _refuse_question(self, question: dict[str, Any], error: RpcError) -> None:
-        for call_id in ids_in(question.get("ids")):
-            self.publish(orjson.dumps(error_reply(call_id, error)))
+    def _offer(self) -> dict[str, str]:
+        """Say how the caller opens the direct connection: what this end sends waits for it from now on."""
+        if self.lookup is not None:
+            raise NotAuthenticated
+        if self.instance.direct.reason is not None:
+            raise MessageTooLarge(data={"reason": self.instance.direct.reason})
+        if self.detour is None:
+            self.detour = CallerDetour(self, self.instance.direct)
+        assert isinstance(self.detour, CallerDetour)
+        return self.detour.offer.to_wire()
 
     def take_direct(self, params: dict[str, Any]) -> None:
-        """As `NatsChannel.take_direct`: the client connects, cannot connect, or asks where large items may be sent."""
-        detour = self.detour
-        if "ask" in params:
-            self._offer(params["ask"])
-        elif "left" in params:
+        """As `NatsChannel.take_direct`: the client cannot connect, or sends no more calls by the connection."""
+        if "left" in params:
             self._has_left = True
-        elif not isinstance(detour, CallerDetour):
-            return
-        elif "claim" in params:
-            detour.claimed()
-        elif detour.stream is None:
-            detour.fail(str(params.get("failed"))[:REASON_MAX])
-        else:  # the client has given up a connection that exists, and what was sent on it is lost
-            self.detour = None
-            detour.over()
-            self.end("the client gave up its direct connection")
-
-    def _offer(self, ask: Any = None) -> None:
-        """Say how the caller opens the direct connection, or that it can use the one it has."""
-        reason, offer = self.instance.direct.reason, {}
-        if reason is None and self.detour is None:
-            self.detour = detour = CallerDetour(self, self.instance.direct)
-            offer = detour.offer.to_wire()
-        self.publish(direct_message(ask=ask, reason=reason, **offer))
+        elif "failed" in params and self.detour is not None and self.detour.stream is None:
+            self.detour.fail(str(params["failed"])[:REASON_MAX])
 
     @property
     def is_expected(self) -> bool:
@@ -306,8 +295,9 @@ class Caller(CallerChannel):
         if reason is not None:
             self.refuse_large(message, reason)
         else:
-            self._offer()
-            super().send([message])
+            self.detour = CallerDetour(self, self.instance.direct)
+            self.publish(direct_message(wanted=True))
+            self.detour.send([message])
 
     def say_alive(self, reply: str) -> None:
         """Answer that this instance is alive, after the acknowledgements and all other messages."""
@@ -380,7 +370,7 @@ class MessageCaller(CallerChannel):
         super().__init__(callers, identity, shown, target=reply, own="", address=address)
         self.session.sends_binary = self.session.offers_binary = False
 
-    def call(self, data: bytes, call_ids: Any, question: dict[str, Any]) -> None:
+    def call(self, data: bytes, call_ids: Any) -> None:
         """Handle the message. The answer may be there when this returns."""
         self.receive(data)
         if not self.is_over:

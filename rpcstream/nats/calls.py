@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -19,13 +19,11 @@ from ..transports.message_connection import Trace, trace_sent
 from ..wire import envelope
 from ..wire.buffers import Encoded, first_part
 from .channel import payload_of
-from .instance import Instance, SubjectCalls
-from .large import CONNECT_TIME, DirectStream, LargeCalls
+from .large import CONNECT_TIME, DirectStream, LargeCall, LargeCalls
 from .link import NatsLink, is_unanswerable, size_of
-from .payloads import ids_in, read_payload
-from .places import CallPlaces
+from .messages import BATCH, CLIENT, INQUIRY, ROOT, encoded, ids_in, read_payload
+from .places import CallPlaces, Instance, SubjectCalls
 from .protocol import NatsMessage
-from .subjects import BATCH, CLIENT, INQUIRY, ROOT, encoded
 
 #: Instances that a client knows at a time. Over the limit it forgets one without a call.
 INSTANCES_MAX = 1000
@@ -177,10 +175,12 @@ class ServiceConnection:
             trace_sent(self.trace, [message], as_frames=self.session.sends_binary)
         payload, size = payload_of(message, self.session, self.max_payload)
         if payload is None:
-            payload = self.large.send(message, size, None if is_batch else method, call_ids)
-            self.places.watch()
-            if payload is None:
-                return
+            self.large.send(LargeCall(message, size, None if is_batch else method, subject, tuple(call_ids)))
+        else:
+            self.publish_call(subject, payload, call_ids)
+
+    def publish_call(self, subject: str, payload: bytes, call_ids: Sequence[int | str]) -> None:
+        """Send a message with the calls of these ids to the instances that listen to a subject."""
         token = "n"
         if call_ids:
             token = str(call_ids[0])

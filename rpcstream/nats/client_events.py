@@ -14,11 +14,20 @@ from ..limits import Limits
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..wire.buffers import Encoded
-from .event_messages import payload_of, read_event, topic_of
-from .last_values import ANSWER_TIME, LastValue, Stamp, check_answer, read_values, value_in
+from .event_messages import (
+    ANSWER_TIME,
+    LastValue,
+    Stamp,
+    check_answer,
+    payload_of,
+    read_event,
+    read_values,
+    topic_of,
+    value_in,
+)
 from .link import NatsLink, Subscription, is_unanswerable
+from .messages import EVENT, RETAIN, event_prefix, event_subject
 from .protocol import NatsMessage
-from .subjects import EVENT, RETAIN, event_prefix, event_subject
 
 log = get_logger("rpcstream.nats")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..limits import DEFAULT_HOST
-from .subjects import INBOX, NO_INBOX, ROOT, check_service
+from .messages import INBOX, NO_INBOX, ROOT, check_service
 
 if TYPE_CHECKING:
     from ..tls import TLS, ClientTLS
@@ -241,9 +241,10 @@ class Offer:
         return wire if self.fingerprint is None else {**wire, "tls": self.fingerprint}
 
     @classmethod
-    def of(cls, params: dict[str, Any]) -> Offer | None:
-        """The offer in a message; None where there is none, or a malformed one."""
-        address, secret, fingerprint = params.get("address"), params.get("secret"), params.get("tls")
+    def of(cls, result: Any) -> Offer:
+        """The offer that an instance has sent. Raises DirectError if it is malformed."""
+        found = result if type(result) is dict else {}
+        address, secret, fingerprint = found.get("address"), found.get("secret"), found.get("tls")
         if type(address) is not str or type(secret) is not str or not secret.isalnum():
-            return None
+            raise DirectError("the instance sent no address")
         return cls(address, secret, fingerprint if type(fingerprint) is str else None)

@@ -238,9 +238,9 @@ class ServerOptions(TypedDict, total=False):
             too; on a Unix socket in shared memory. "copy": arrays that arrive in shared memory are copied, and so
             writable. False: always as base64.
         tls: the server's certificate; with it all connections are encrypted, without it none is.
-        trusted_proxies: networks of proxies that tell the addresses of clients, by the PROXY protocol or
-            `X-Forwarded-For`: "10.0.0.0/8", a single address, or "unix" for Unix sockets. Such an address is
-            `ctx.address`, and stands in logs.
+        trusted_proxies: networks of proxies that tell the addresses of clients, by the PROXY protocol,
+            `X-Forwarded-For`, or `Forwarded`: "10.0.0.0/8", a single address, or "unix" for Unix sockets. Such an
+            address is `ctx.address`, and stands in logs.
         drain_timeout: seconds that calls in flight have to finish when the server stops.
         drain_delay: seconds that a stopping server goes on as before, while `/readyz` says 503, so that a load balancer
             sends no more connections to it.

@@ -14,6 +14,7 @@ import importlib
 import os
 import socket
 import sys
+import sysconfig
 from typing import Any
 
 from ..process import on_hangup
@@ -44,6 +45,9 @@ STATS_TIME = 2.0
 
 #: The environment variable with the place of a worker, from 1.
 PLACE = "RPCSTREAM_WORKER"
+
+#: The folder of this package, with a separator at its end.
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 
 class WorkerLink:
@@ -112,6 +116,7 @@ class WorkerLink:
                 "max_connections": self._server.limits.max_connections,
                 "drain_delay": self._life.drain_delay,
                 "time_to_stop": self._life.time_to_stop,
+                "imported": imported_files(),
             }
         )
         self.relay.start(channel)
@@ -242,6 +247,13 @@ class WorkerLink:
             self._send({"type": "worn", "requests": requests})
         else:
             self._wear_timer = asyncio.get_running_loop().call_later(WEAR_CHECK, self._check_wear, limit)
+
+
+def imported_files() -> list[str]:
+    """The source files of the program: all modules except Python's, installed libraries, and rpcstream."""
+    installed = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    found = {os.path.abspath(getattr(each, "__file__", None) or "") for each in list(sys.modules.values())}
+    return sorted(each for each in found if each.endswith(".py") and not each.startswith((*installed, _PACKAGE)))
 
 
 # -- from the start of the process ------------------------------------------------------------------------------------

@@ -28,13 +28,13 @@ from .events import KINDS as EVENT_KINDS
 from .events import EventExchange
 from .options import WORKER_DEFAULTS, WorkerOptions
 from .process import (
+    ProgramFiles,
     Totals,
     WorkerProcess,
     check_possible,
     describe_status,
     environment_of_workers,
     processors,
-    watching,
 )
 
 log = get_logger("rpcstream.supervisor")
@@ -94,8 +94,9 @@ class Supervisor:
         entry: `module:function`; workers call it with a `WorkerLink` and `arguments`, and it gives the exit status.
         arguments: of JSON types.
         options: how many workers there are, and how they are kept.
-        watch: a folder: when a Python file in it or below has changed, the workers are replaced as by SIGHUP. A program
-            that cannot be started is then tried again with the next change, also at the first start. None: none.
+        watch: a folder: when a Python file in it or below has changed, or one that a worker has imported from elsewhere
+            (but not an installed library), the workers are replaced as by SIGHUP. A program that cannot be started is
+            then tried again with the next change, also at the first start. None: none.
         on_listening: called with the address when connections are accepted.
         sockets: listen at these instead of where the program says; they stay open.
     """
@@ -136,7 +137,7 @@ class Supervisor:
         self._places = [Place(index) for index in range(count)]
         #: All workers whose processes have not ended.
         self._workers: set[WorkerProcess] = set()
-        self._watch = watch
+        self._files = None if watch is None else ProgramFiles(watch, self._on_change)
         self._totals = Totals()
         #: How often workers were replaced, by the reason; and how often a reload failed.
         self._replaced: Counter[str] = Counter()
@@ -158,7 +159,7 @@ class Supervisor:
             RuntimeError: this system cannot pass connections to other processes, or does not support an option; or
                 this is not the main thread.
         """
-        check_possible(watches=self._watch is not None, affinity=self._affinity, memory_limit=self._memory_limit)
+        check_possible(watches=self._files is not None, affinity=self._affinity, memory_limit=self._memory_limit)
         raise_descriptor_limit()
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             return runner.run(self._main())
@@ -173,8 +174,7 @@ class Supervisor:
             await self._acceptor.listen({"sockets": self._sockets})
         if self._memory_limit is not None:
             self._run(self._limit_memory(self._memory_limit))
-        watch = contextlib.nullcontext() if self._watch is None else watching(self._watch, self._on_change)
-        with self._notifier, self._handled_signals(), watch:
+        with self._notifier, self._handled_signals(), self._files or contextlib.nullcontext():
             self._begin_version()
             try:
                 await self._stopping.wait()
@@ -291,7 +291,7 @@ class Supervisor:
         try:
             await self._start(self._places)
         except StartFailed as failed:
-            if self._watch is None and not failed.is_late:
+            if self._files is None and not failed.is_late:
                 return failed.status
             pause = self._longer_pause(self._places[0]) if failed.is_late else math.inf
             log.error("it is tried again %s", f"in {pause:g} s" if failed.is_late else "when a file changes")
@@ -420,6 +420,8 @@ class Supervisor:
         before, place.active = place.active, worker
         place.is_due.clear()
         info = worker.ready.result()
+        if self._files is not None:
+            self._files.add(info["imported"])
         self._acceptor.max_connections = info["max_connections"]
         worker.channel.answer(info, {"addresses": self._acceptor.addresses, "hosts": self._acceptor.hosts})
         if worker.exited.done():

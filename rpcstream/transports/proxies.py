@@ -1,10 +1,10 @@
-"""Who the client behind a proxy is: the PROXY protocol (versions 1 and 2), and `X-Forwarded-For`."""
+"""Who the client behind a proxy is: the PROXY protocol (versions 1 and 2), `X-Forwarded-For`, and `Forwarded`."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -20,6 +20,7 @@ _V2_SIZES = {0x11: 4, 0x21: 16}
 
 #: An address, perhaps with a port, as proxies write it.
 _NODE = re.compile(r"\[(?P<v6>[0-9A-Fa-f:.]+)\](:[0-9]+)?|(?P<v4>[0-9.]+)(:[0-9]+)?|(?P<bare>[0-9A-Fa-f:.]+)")
+_FORWARDED_FOR = re.compile(r'(?:^|;)[ \t]*for="?([^";]*)', re.IGNORECASE)
 
 
 class ProxyHeaderError(Exception):
@@ -54,14 +55,29 @@ class TrustedProxies:
     def client_of(self, headers: Mapping[str, str], address: str) -> str:
         """The client that sent a request with these headers, which came from this address.
 
-        That is the last address in `X-Forwarded-For` that is not a trusted proxy's.
+        That is the last address in the header that is not a trusted proxy's. If the proxies have written both headers,
+        and these differ, it is the proxy's own address: one of the two may be the client's invention.
         """
-        for each in reversed(headers.get("x-forwarded-for", "").split(",")):
-            hop = each.strip(" \t")
+        if not self.trusts(address):
+            return address
+        found = {self._last_untrusted(hops, address) for hops in _hops(headers)}
+        return found.pop() if len(found) == 1 else address
+
+    def _last_untrusted(self, hops: list[str], address: str) -> str:
+        for hop in reversed(hops):
             if not self.trusts(address) or _parse(hop) is None:
                 break
             address = f"[{hop}]" if hop.count(":") > 1 and hop[0] != "[" else hop
         return address
+
+
+def _hops(headers: Mapping[str, str]) -> Iterator[list[str]]:
+    """The addresses in each of the two headers that is there, the first one that of the client, if it is true."""
+    if "x-forwarded-for" in headers:
+        yield [each.strip(" \t") for each in headers["x-forwarded-for"].split(",")]
+    if "forwarded" in headers:
+        found = [_FORWARDED_FOR.search(each) for each in headers["forwarded"].split(",")]
+        yield ["" if each is None else each[1].strip(" \t") for each in found]
 
 
 def _parse(node: str) -> _Address | None:

@@ -22,7 +22,7 @@ from ..wire.http_messages import NOSNIFF, Request, Response, problem
 from .handlers import Handler, PathPattern, check_path
 from .html import Html
 from .responses import HTML, check_headers
-from .static import Content, Headers, folder_files, single_file, type_of
+from .static import Content, Headers, folder_files, single_file, type_of, without_comments
 
 log = get_logger("rpcstream.web")
 
@@ -371,8 +371,9 @@ class Routes:
 
 @functools.cache
 def javascript_client() -> Content:
-    """The JavaScript client, read from the package."""
-    return Content(Path(__file__).with_name("client.js").read_bytes(), type_of(JAVASCRIPT), [], packed=True)
+    """The JavaScript client, read from the package, without its comments."""
+    program = without_comments(Path(__file__).with_name("client.js").read_bytes())
+    return Content(program, type_of(JAVASCRIPT), [], packed=True)
 
 
 #: Names and addresses with a port, as they stand in the header Host.

@@ -147,9 +147,9 @@ def test_an_item(run: Run, typed: str, taken: str) -> None:
         (["--positional", "1", "-f", "list", "--positional", "2", "-f", "list"], [1, "WzEsIDJd", 2, "WzEsIDJd"]),
         (["--", "a=1"], {"a": 1}),
         (["a:ndarray=[[1,2],[3,4]]"], {"a": ["<i8", [2, 2]]}),
-        (["a:ndarray=1.5", "b:ndarray:float32=[1]"], {"a": ["<f8", []], "b": ["<f4", [1]]}),
+        (["a:ndarray=1.5", "b:ndarray=[1]"], {"a": ["<f8", []], "b": ["<i8", [1]]}),
         (["a:ndarray=[]", "b:ndarray=[true]"], {"a": ["<f8", [0]], "b": ["|b1", [1]]}),
-        (["--positional", ":ndarray:float32=[1]"], [["<f4", [1]]]),
+        (["--positional", ":ndarray=[1]"], [["<i8", [1]]]),
         (["a:ndarray=a.npy", "b:ndarray=@array"], {"a": [">f4", [2, 3]], "b": [">f4", [2, 3]]}),
     ],
 )
@@ -220,11 +220,7 @@ def test_standard_input(address: str) -> None:
         (["a:ndarray=abc"], "neither the name of a .npy file nor JSON"),
         (['a:ndarray=["x"]'], "not an array: lists are an array if they hold numbers"),
         (["a:ndarray=[[1,2],[3]]"], "not an array"),
-        (["a:ndarray:float33=[1]"], "dtype 'float33' is not one"),
-        (["a:ndarray:object=[1]"], "dtype 'object' is not one"),
-        (["a:ndarray:<M8[s]=[1]"], "not one of numbers"),
-        (["a:ndarray:uint8=[300]"], "does not fit into uint8"),
-        (["a:ndarray:uint8=[-1]"], "does not fit into uint8"),
+        (["a:ndarray:float32=[1]"], "unknown type 'float32'"),
         *(([f"a:ndarray={each}.npy"], "not a .npy file that can be sent") for each in ("pickle", "0", "1", "2", "3")),
         (["a=1", "a=2"], "the parameter 'a' is given twice"),
         (["a=1", "-f", "a=/dev/null"], "the parameter 'a' is given twice"),
@@ -352,6 +348,7 @@ def test_any_text_goes_as_str(address: str, tmp_path: Path, text: str) -> None:
         (["single", "points:ndarray=[[1,2]]"], "float32 [[1.0, 2.0]]"),
         (["single", "--positional", ":ndarray=[0.5]"], "float32 [0.5]"),
         (["small", "points:ndarray=[300]"], "int16 [300]"),
+        (["small", "points:ndarray=[-1]"], "int16 [-1]"),
         (["anything", "value:ndarray=[1]"], "array([1])"),
         (["--stream", "twice", "text=1"], "'1'\n'1'"),
     ],
@@ -364,14 +361,10 @@ def test_as_the_method_takes_them(run: Run, argv: list[str], said: str) -> None:
     ("argv", "said"),
     [
         (["say", "text:int=1"], "error -32602"),
-        (["single", "points:ndarray:float64=[1]"], "error -32602"),
-        (
-            ["single", "points:ndarray:float=[1]"],
-            "dtype 'float' is not one that goes over the wire: use a name such as 'float32'",
-        ),
+        (["small", "points:ndarray=[70000]"], "error -32602"),
         (["say", "text=1", UNKNOWN], "; for text give text:str=1\n"),
         (["say", "--positional", "1", UNKNOWN], "; for text give :str=1\n"),
-        (["single", "points:ndarray=[1]", UNKNOWN], "; for another dtype give points:ndarray:float32=[1]\n"),
+        (["single", "points:ndarray=[1]", UNKNOWN], "; for another dtype give a .npy file\n"),
     ],
 )
 def test_what_is_explicit_wins_and_the_error_says_how(run: Run, argv: list[str], said: str) -> None:
@@ -386,14 +379,18 @@ def test_what_is_explicit_wins_and_the_error_says_how(run: Run, argv: list[str],
         (["say", "text=a"], False),
         (["say", "text:str=1"], False),
         (["say", "text=1", UNKNOWN], False),
-        (["single", "points:ndarray:float32=[1]"], False),
+        (["single", "points:ndarray=@floats.npy"], False),
         (["say", 'text:="a"'], False),
         (["say", "text=1"], True),
         (["single", "points:ndarray=[1]"], True),
         (["say", "text=1", "--notify"], True),
     ],
 )
-def test_the_server_is_asked_where_that_matters(run: Run, argv: list[str], asked: bool) -> None:
+def test_the_server_is_asked_where_that_matters(
+    run: Run, argv: list[str], asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("floats.npy", np.ones(1, np.float32))
     assert run(*argv, "-v")[2].count('"method":"rpc.discover"') == asked
 
 

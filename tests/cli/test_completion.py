@@ -48,11 +48,11 @@ FILES = ["cart.py", "carts/", "cat.png"]
         (CALL, "photo_size ph", ["photo="]),
         (CALL, "sum --fo", ["--format"]),
         (CALL, "sum --po", ["--port", "--positional"]),
-        (CALL, "sum --timeout ", []),  # a value that nobody can guess
         (CALL, "sum --format j", ["json"]),
         (CALL, "photo_size -i ca", FILES),
         (CALL, "photo_size -i photo=ca", FILES),
         (CALL, "photo_size photo:image=ca", FILES),
+        (CALL, "photo_size photo=ca", FILES),
         (CALL, "--uri unix:///no/such s", []),
         (SERVE, "ca", ["cart.py", "carts/"]),
         (SERVE, "--fu", ["--functions"]),

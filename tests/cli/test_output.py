@@ -28,8 +28,8 @@ from .conftest import Run, Stranger, on_a_terminal
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
-#: The line of -v about the times of a call.
-TIMES = re.compile(r"\* connect ([\d.]+) ms, sent ([\d.]+) ms, first byte ([\d.]+) ms, done ([\d.]+) ms")
+#: The line of -v about the time of a call.
+TIME = re.compile(r"\* done in [\d.]+ ms, connecting included")
 
 #: Clears the screen, sets the title, turns the direction of writing, is no character, forges a line.
 NASTY = "x\x1b[2J\x1b]0;title\x07\x9b2J\x7f\x00\b\r\v\n\u202e\u2066\u200f\u2028'\"$(touch no)`y"
@@ -69,10 +69,8 @@ def test_as_text(run: Run, stranger: Stranger, value: Any, text: str) -> None:
     assert shown.count("\n") <= 40
     assert max(map(len, shown.splitlines())) <= 120
     assert "\x1b" not in shown
-    # In colour it is the same, and an image has a picture.
     status, coloured = on_a_terminal("m", "--uri", stranger.giving(value))
-    assert status == 0
-    assert COLOUR.sub("", coloured).startswith(shown.rstrip("\n}"))
+    assert (status, COLOUR.sub("", coloured)) == (0, shown)
 
 
 @pytest.mark.parametrize(
@@ -106,38 +104,17 @@ def test_plain_values_stay_json_and_nothing_commands_the_terminal(address: str, 
     assert json.loads(plain) == value
 
 
-@pytest.mark.parametrize(
-    ("mode", "size"),
-    [
-        *((mode, (40, 20)) for mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")),
-        *(("RGB", size) for size in [(4000, 2000), (10, 5000), (1, 3), (1, 1)]),
-    ],
-)
-def test_a_picture(stranger: Stranger, mode: str, size: tuple[int, int]) -> None:
-    status, text = on_a_terminal("m", "--uri", stranger.giving(Image.new(mode, size)))
-    assert status == 0
-    first, *rows = COLOUR.sub("", text).splitlines()
-    assert first == f"image PNG {size[0]} x {size[1]} {mode}"
-    assert 1 <= len(rows) <= 24
-    assert {len(row.strip()) for row in rows} == {len(rows[0].strip())}
-    assert len(rows[0]) <= 80
-
-
-def test_the_colours_of_a_picture(stranger: Stranger) -> None:
-    image = Image.new("RGBA", (2, 2), (0, 0, 0, 0))  # transparent pixels let the terminal show through
-    image.putpixel((0, 0), (1, 2, 3, 255))
-    image.putpixel((1, 1), (4, 5, 6, 255))
-    text = on_a_terminal("m", "--uri", stranger.giving(image))[1]
-    assert "\x1b[38;2;1;2;3;49m\u2580\x1b[38;2;4;5;6;49m\u2584\x1b[0m" in text
-    wide = Image.fromarray(np.array([[100, 300]], dtype="<u2"))  # a range beyond eight bits is stretched
-    text = on_a_terminal("m", "--uri", stranger.giving(wide))[1]
-    assert "\x1b[38;2;0;0;0;49m\u2580\x1b[38;2;255;255;255;49m\u2580\x1b[0m" in text
+def test_an_image_is_one_line(stranger: Stranger) -> None:
+    for mode in ("1", "L", "RGBA", "I;16"):
+        assert on_a_terminal("m", "--uri", stranger.giving(Image.new(mode, (40, 20)))) == (
+            0,
+            f"\x1b[33mimage PNG 40 x 20 {mode}\x1b[0m\n",
+        )
 
 
 # -- on a terminal --------------------------------------------------------------------------------------------------
 
 BLUE, GREEN = '\x1b[34m"%s"\x1b[0m', '\x1b[32m"%s"\x1b[0m'
-RED = "  \x1b[38;2;255;0;0;48;2;255;0;0m" + "\u2580" * 4 + "\x1b[0m\n"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +130,7 @@ RED = "  \x1b[38;2;255;0;0;48;2;255;0;0m" + "\u2580" * 4 + "\x1b[0m\n"
         (["take", "a=1", "--format", "json"], {}, '{"a":1}\n'),
         (["take", "a=\u00e9"], {"encoding": "ascii"}, '{\n  "a": "\\xe9"\n}\n'),
         (["square", "side=4"], {"encoding": "ascii"}, "image PNG 4 x 4 RGB\n"),
-        (["square", "side=4"], {}, "\x1b[33mimage PNG 4 x 4 RGB\x1b[0m\n" + RED * 2),
+        (["square", "side=4"], {}, "\x1b[33mimage PNG 4 x 4 RGB\x1b[0m\n"),
         (["--stream", "ramps", "n=1"], {"NO_COLOR": "1"}, "ndarray float32 (2,)\n  [0. 0.]\n"),
         (["fail", "message=no"], {}, "\x1b[31merror 1:\x1b[0m no\n"),
         (
@@ -434,27 +411,22 @@ def test_what_is_raw(run: Run, stranger: Stranger, tmp_path: Path) -> None:
 def test_verbose_shows_the_wire_shortened(run: Run) -> None:
     status, out, err = run("-v", "say", "text:str=" + "x" * 500)
     assert (status, len(out)) == (0, 503)
-    sent, received, times = err.splitlines()
+    sent, received, time = err.splitlines()
     assert sent.startswith('> {"jsonrpc":"2.0"')
     assert sent.endswith('"text":"' + "x" * 60 + '..." (500 characters)}}')
     assert received.startswith("< {")
     assert "(500 characters)" in received
-    assert TIMES.fullmatch(times)
+    assert TIME.fullmatch(time)
     received = run("-v", "take", f"a:={list(range(10_000))}")[2].splitlines()[1]
     assert len(received) < 5000
     assert re.search(r"\.\.\. \([\d,]+ bytes in all\)$", received)
-    assert TIMES.search(run("-v", "nothing")[2])
-    assert "first byte" not in run("-v", "never", "--timeout", "0.01")[2].splitlines()[1]
+    assert TIME.search(run("-v", "nothing")[2])
     assert '"stream":' in run("-v", "--stream", "numbers", "n=1")[2]
 
 
 @pytest.mark.parametrize("scheme", ["tcp", "http", "ws"])
-def test_verbose_shows_times_over_each_transport(scheme: str, address: str, run: Run) -> None:
-    *_, times = run("-v", "sum", "a=1", uri=f"{scheme}://{address}")[2].splitlines()
-    found = TIMES.fullmatch(times)
-    assert found is not None, times
-    steps = [float(text) for text in found.groups()]
-    assert steps == sorted(steps)
+def test_verbose_shows_the_time_over_each_transport(scheme: str, address: str, run: Run) -> None:
+    assert TIME.fullmatch(run("-v", "sum", "a=1", uri=f"{scheme}://{address}")[2].splitlines()[-1])
 
 
 HALF = "[###############...............]  50%"

@@ -45,16 +45,13 @@ def test_check(run: Run, tmp_path: Path) -> None:
     path.write_text(text.replace("a: int, b: int = ...", "a: int, c: int = ..."))
     status, out, err = run("--stubs", "python", "--check", str(path))
     number = text[: text.index("a: int, b: int = ...")].count("\n") + 1
-    assert status == 1
-    assert f"@@ -{number - 3}," in out
-    assert "\n-    def sum(self, a: int, c: int = ..., **" in out
-    assert "\n+    def sum(self, a: int, b: int = ..., **" in out
+    assert (status, out) == (1, "")
     assert f"api.py' does not have the types that the server offers now (from line {number} on)" in err
     assert "c: int" in path.read_text(), "nothing is written"
-    for content, lines in ((b"", 200), (b"x\n" * 50_000, 0), (b"\xff\x1b[31m\n", 200)):
+    for content in (b"", b"x\n" * 50_000, b"\xff\x1b[31m\n"):
         path.write_bytes(content)
         status, out, err = run("--stubs", "python", "--check", str(path))
-        assert (status, out.count("\n") <= lines + 1, "\x1b" in out + err) == (1, True, False)
+        assert (status, out, err.count("\n"), "\x1b" in err) == (1, "", 1, False)
 
 
 @pytest.mark.parametrize(

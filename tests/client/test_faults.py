@@ -235,7 +235,11 @@ def test_a_handshake_that_stalls(
 @pytest.mark.parametrize(
     ("address", "options", "said"),
     [
-        *[(f"{scheme}://tls", {}, r"certificate is not to be trusted: .*local issuer") for _, scheme in SCHEMES],
+        *[
+            (f"{scheme}://tls", {}, r"certificate is not to be trusted: .*local issuer")
+            for _, scheme in SCHEMES
+            if scheme != "https"  # it keeps no connection
+        ],
         ("tls://mutual", CA, "asks for a certificate, and was shown none"),
     ],
     ids=row_name,

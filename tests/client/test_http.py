@@ -15,7 +15,6 @@ import pytest
 
 from rpcstream import (
     AsyncClient,
-    Backoff,
     CallTimeout,
     Client,
     ConnectFailed,
@@ -23,6 +22,7 @@ from rpcstream import (
     Limits,
     NotAuthenticated,
     NotPermitted,
+    Retry,
     RpcError,
     ServerBusy,
 )
@@ -118,8 +118,7 @@ async def test_calls_at_once_have_so_many_connections_and_the_others_wait_in_ord
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: CHUNKED\r\nX: y\r\n\r\n"
 
 
-async def test_a_call_takes_the_connection_that_became_free_while_its_own_could_not_be_made() -> None:
-    """Nothing else wakes the call: the first call ended before it began to wait for a connection."""
+async def test_a_connection_that_cannot_be_made_fails_one_call_which_is_repeated_on_another() -> None:
     is_free = threading.Event()
 
     def serve(listening: socket.socket) -> None:
@@ -137,7 +136,7 @@ async def test_a_call_takes_the_connection_that_became_free_while_its_own_could_
     with socket.create_server(("127.0.0.1", 0)) as listening:
         serving = asyncio.ensure_future(asyncio.to_thread(serve, listening))
         address = f"https://127.0.0.1:{listening.getsockname()[1]}"
-        async with AsyncClient(address, tls=client_side(), timeout=20) as client:
+        async with AsyncClient(address, tls=client_side(), timeout=20, retry=Retry(times=1)) as client:
             calls = [asyncio.ensure_future(client.call(name)) for name in ("one", "two")]
             done, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
             assert [call.result() for call in done] == ["first"]
@@ -354,10 +353,10 @@ def test_a_connection_that_was_closed_between_two_calls_is_not_noticed(
         assert closed.acquire(timeout=20)
 
 
-async def test_a_client_that_reconnects_waits_for_its_server(free_address: str) -> None:
-    async with AsyncClient(f"http://{free_address}", reconnect=Backoff(first=0.01, longest=0.05)) as client:
-        with pytest.raises(CallTimeout, match=r"no connection in time; could not connect: .*refused"):
-            await client.call("echo", 1, timeout=0.1)
+async def test_each_call_connects_and_may_wait_for_its_server(free_address: str) -> None:
+    async with AsyncClient(f"http://{free_address}", wait_for=30) as client:
+        with pytest.raises(ConnectFailed, match=r"could not connect: .*refused"):
+            await client.call("echo", 1, wait_for=None)
         for _ in range(2):
             waiting = client.submit("echo", 1)
             await asyncio.sleep(0.03)
@@ -504,6 +503,7 @@ def test_what_needs_a_connection_that_lasts(kind: Any) -> None:
         (lambda: client.on_connect(asyncio.sleep), "on_connect"),
         (lambda: kind("http://127.0.0.1:1", name="gpu-1"), "name"),
         (lambda: kind("http://127.0.0.1:1", keepalive=1.0), "keepalive"),
+        (lambda: kind("http://127.0.0.1:1", reconnect=True), "reconnect"),
     ):
         with pytest.raises(RuntimeError, match=f"{what}.*{said}"):
             attempt()

@@ -70,7 +70,7 @@ def test_a_provider_is_waited_for(scripted: Scripted, make_client: MakeClient) -
     hub = Hub(error={"code": -32007, "message": "gone", "data": {"executed": False, "no_provider": True}}, times=1)
     assert make_client(scripted(hub), wait_for=60).call("work") == "work"
     hub = Hub(times=None)
-    ending = make_client(scripted(hub), wait_for=0.1)
+    ending = make_client(scripted(hub), wait_for=1)
     with pytest.raises(MethodNotFound):
         ending.call("work")
     assert len(hub.asked) > 1

@@ -29,7 +29,7 @@ from rpcstream import (
     NatsLogin,
     Server,
 )
-from rpcstream.cli import call_options, items, serve_options
+from rpcstream.cli import call_options, reading, serve
 from rpcstream.client import options
 from rpcstream.methods.options import METHOD_DEFAULTS, MethodOptions
 from rpcstream.peer.marshal import NOT_GIVEN
@@ -153,7 +153,7 @@ def test_reference_has_every_option_with_its_default(heading: str) -> None:
 
 @pytest.mark.parametrize(
     ("heading", "make_parser"),
-    [("rpcstream", call_options.make_parser), ("rpcstream-server", serve_options.make_parser)],
+    [("rpcstream", call_options.make_parser), ("rpcstream-server", serve.make_parser)],
 )
 def test_command_line_has_every_option_with_its_default(
     heading: str, make_parser: Callable[[], argparse.ArgumentParser]
@@ -174,7 +174,7 @@ def test_command_line_has_every_option_with_its_default(
 
 def test_command_line_has_every_type_and_status() -> None:
     text = section("reference/command-line.md", "rpcstream")
-    assert [kind for kind in items.KINDS if f"`key:{kind}=" not in text] == []
+    assert [kind for kind in reading.KINDS if f"`key:{kind}=" not in text] == []
     statuses = {first for first, _ in cells_in(text) if first.isdigit()}
     assert statuses == {"0", "1", "2", "3", "4"}
 

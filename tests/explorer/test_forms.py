@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
+import io
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
 from .service import make_server
@@ -135,6 +140,71 @@ def numbers(card: Any) -> list[int]:
     return [int(each) for each in text.strip("[] \n").split(",")]
 
 
+def turned_photo() -> bytes:
+    """A JPEG file of 160 by 120, red at the top left, which EXIF turns: viewers show it as 120 by 160."""
+    image = Image.new("RGB", (160, 120), "white")
+    image.paste("red", (0, 0, 48, 32))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    file = io.BytesIO()
+    image.save(file, "jpeg", quality=95, exif=exif)
+    return file.getvalue()
+
+
+def test_a_photo_that_exif_turns_is_shown_as_the_method_gets_it(explore) -> None:
+    server = make_server()
+
+    @server
+    def look(photo: Image.Image, crop_box: tuple[int, int, int, int], mask: NDArray[np.bool_]) -> list[int]:
+        """The mean colour of a part, and the height and width of the mask."""
+        part = np.asarray(photo.crop(crop_box)).mean(axis=(0, 1))
+        return [*map(int, part), *mask.shape]
+
+    @server
+    def same(photo: Image.Image) -> Image.Image:
+        return photo
+
+    @server
+    def pixels(image: NDArray[np.uint8]) -> list[int]:
+        return [*image.shape, *map(int, image[16, 24])]
+
+    file = given("turned.jpg", turned_photo(), "image/jpeg")
+    with explore(server) as explorer:
+        page = explorer.page
+        explorer.choose("look")
+        explorer.field("photo").set_input_files([file])
+        page.get_by_text(f"160 {X} 120 · RGB").wait_for()
+        page.get_by_text("not turned by EXIF").wait_for()
+        box, mask = (page.locator(".board canvas").nth(at) for at in (0, 1))
+        mask.wait_for()
+        shape = box.bounding_box()
+        assert shape["width"] / shape["height"] == pytest.approx(160 / 120, rel=0.02)
+        drag(box, (8, 8), (40, 24))
+        drag(mask, (20, 60), (140, 60))
+        red, green, blue, *size = numbers(explorer.call())
+        assert (red > 200, green < 60, blue < 60, size) == (True, True, True, [120, 160])
+        page.get_by_role("button", name="Enlarge turned.jpg").click()
+        large = page.locator("dialog.zoom[open]")
+        large.get_by_text(f"160 {X} 120").wait_for()
+        page.keyboard.press("Escape")
+        # A result with the same EXIF is shown in the same way, so both fit each other.
+        explorer.choose("same")
+        explorer.field("photo").set_input_files([file])
+        page.get_by_text("not turned by EXIF").wait_for()
+        card = explorer.call()
+        card.get_by_label("Overlay").check()
+        assert (
+            card.locator(".stack img").evaluate_all("all => all.map(each => [each.naturalWidth, each.naturalHeight])")
+            == [[160, 120]] * 2
+        )
+        explorer.choose("pixels")
+        page.locator(".drop input[type=file]").set_input_files([file])
+        page.get_by_text("(120, 160, 3)").wait_for()
+        height, width, channels, red, green, blue = numbers(explorer.call())
+        assert (height, width, channels) == (120, 160, 3)
+        assert (red > 200, green < 60, blue < 60) == (True, True, True)
+
+
 def test_several_pictures_at_once_with_thumbnails(explore) -> None:
     with explore(make_server(), permissions=["clipboard-read", "clipboard-write"]) as explorer:
         page = explorer.page
@@ -211,3 +281,113 @@ def test_a_list_of_objects_takes_pasted_json(explore) -> None:
         )
         assert explorer.page.locator("fieldset fieldset").count() == 2
         assert explorer.call().locator("tbody tr").all_inner_texts()[0].split() == ["1", "2", "30", "40", "dog"]
+
+
+CELLS = """city\tvisits\tshare\topen\tday\tat\tzoned\tcode
+Oslo\t12\t0.5\ttrue\t2026-02-28\t2026-02-28 08:30\t2026-02-28T08:30:00+01:00\t007
+"a ""b""\tc"\t\t-1e3\tFALSE\t2026-03-01\t2026-03-01T00:00:01.25\t2026-03-01T00:00:00Z\t12
+\t9007199254740993\tNaN\t\t\t\t\t
+"""
+
+
+def paste(field: Any, text: str) -> None:
+    """Paste a text. (To type long ones takes Chromium minutes.)"""
+    field.page.evaluate("text => navigator.clipboard.writeText(text)", text)
+    field.press("Control+v")
+
+
+def test_a_table_is_pasted_from_a_spreadsheet(explore) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    server = make_server()
+    frames: list[Any] = []
+
+    def take(frame, other=None):
+        frames.append(frame)
+        return len(frame)
+
+    take.__annotations__ = {"frame": pandas.DataFrame, "other": pandas.DataFrame | None, "return": int}
+    server.add(take)
+
+    with explore(server, permissions=["clipboard-read", "clipboard-write"]) as explorer:
+        page = explorer.page
+        explorer.choose("take")
+        assert violations(page) == []
+        page.locator("main form button.main").click()
+        assert explorer.error("frame").startswith("a table is expected")
+        paste(explorer.field("frame"), CELLS)
+        preview = page.locator("main form table").first
+        assert preview.locator("th").all_inner_texts() == [
+            *("city text", "visits int64", "share float64", "open bool"),
+            *("day date", "at time", "zoned time, UTC", "code text"),
+        ]
+        assert preview.locator("tbody tr").nth(1).locator("td").all_inner_texts() == [
+            *('a "b" c', "null", "-1000", "false"),
+            *("2026-03-01", "2026-03-01 00:00:01.250", "2026-03-01 00:00:00", "12"),
+        ]
+        page.get_by_text('frame=pd.read_csv("table.csv")').wait_for()
+        assert violations(page) == []
+        assert explorer.call().locator(".scalar").inner_text() == "3"
+        page.get_by_label("type of visits").select_option("text")
+        assert preview.locator("th").nth(1).inner_text() == "visits text"
+        explorer.call()
+        first, second = frames
+        assert first["city"].tolist()[:2] == ["Oslo", 'a "b"\tc']
+        assert first["share"].tolist()[:2] == [0.5, -1000]
+        assert first["share"].isna().tolist() == [False, False, True]
+        assert first["open"].tolist() == [True, False, None]
+        assert first["day"].tolist()[:2] == [datetime.date(2026, 2, 28), datetime.date(2026, 3, 1)]
+        assert first["at"][1] == pandas.Timestamp("2026-03-01 00:00:01.25")
+        assert first["zoned"][0] == pandas.Timestamp("2026-02-28 07:30", tz="UTC")
+        assert first["code"].tolist()[:2] == ["007", "12"]
+        assert second["visits"].tolist()[::2] == ["12", "9007199254740993"]
+        explorer.field("frame").fill("a,b\n1,2\n3,4,5\n")
+        page.get_by_text("row 3 has 3 cells, the first row has 2").first.wait_for()
+        explorer.field("frame").fill("")
+        assert preview.count() == 0
+
+
+def test_a_table_is_a_csv_file_and_exact_for_pyarrow(explore) -> None:
+    pa = pytest.importorskip("pyarrow")
+    polars = pytest.importorskip("polars")
+    server = make_server()
+
+    def mean(table, column):
+        return float(table[column].mean())
+
+    def describe(table):
+        table.validate(full=True)
+        return [f"{field.name}: {field.type}, {table[at].to_pylist()}" for at, field in enumerate(table.schema)]
+
+    mean.__annotations__ = {"table": polars.DataFrame, "column": str, "return": float}
+    describe.__annotations__ = {"table": pa.Table, "return": list[str]}
+    server.add(mean)
+    server.add(describe)
+
+    with explore(server, permissions=["clipboard-read", "clipboard-write"]) as explorer:
+        page = explorer.page
+        explorer.choose("mean")
+        text = "name;size;size;\r\nM\xfcller;1;5;\r\n;2;6;\r\n".encode("windows-1252")
+        file = page.locator(".drop input[type=file]")
+        file.set_input_files([given("people.xlsx", b"PK\3\4\0", "")])
+        page.get_by_text("this is no text: save the table as CSV").wait_for()
+        file.set_input_files([given("people.csv", text, "text/csv")])
+        page.get_by_text("people.csv · ").wait_for()
+        heads = page.locator("main form th").all_inner_texts()
+        assert heads == ["name text", "size int64", "size_3 int64", "column_4 text"]
+        explorer.field("column").fill("size_3")
+        assert explorer.call().locator(".scalar").inner_text() == "5.5"
+        explorer.choose("describe")
+        rows = [f"{at},{at / 7},{'' if at % 3 else at % 2 == 0},x{at}" for at in range(1, 2001)]
+        paste(explorer.field("table"), "\n".join(["__proto__,part,even,name \N{SNOWMAN}", *rows]))
+        card = explorer.call()
+        with page.expect_download() as saved:
+            card.get_by_role("button", name="Save .json").click()
+        columns = json.loads(Path(saved.value.path()).read_text())
+        evens = [None if at % 3 else at % 2 == 0 for at in range(1, 2001)]
+        assert columns == [
+            f"__proto__: int64, {list(range(1, 2001))}",
+            f"part: double, {[at / 7 for at in range(1, 2001)]}",
+            f"even: bool, {evens}",
+            f"name \N{SNOWMAN}: string, {[f'x{at}' for at in range(1, 2001)]}",
+        ]

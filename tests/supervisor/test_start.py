@@ -109,6 +109,28 @@ def test_a_change_is_served_and_a_mistake_is_waited_out(start: StartWorkers, tmp
     assert program.log.count("starting again") == 3
 
 
+def test_a_module_that_is_imported_from_elsewhere_is_watched_too(tmp_path: Path) -> None:
+    pytest.importorskip("watchfiles")
+    (tmp_path / "library").mkdir()
+    (tmp_path / "program").mkdir()
+    (tmp_path / "library" / "answers.py").write_text("ANSWER = 1\n")
+    (tmp_path / "program" / "app.py").write_text(
+        f"import sys\nsys.path.append({str(tmp_path / 'library')!r})\nimport answers\nfrom rpcstream import Server\n"
+        "server = Server()\n@server\ndef answer() -> int:\n    return answers.ANSWER\n"
+    )
+    program = WorkersProcess(serve_command("app.py", "-p", "0", "--reload"), tmp_path / "program")
+    try:
+        with Client(program.address) as client:
+            assert client.answer() == 1
+            (tmp_path / "library" / "answers.py").write_text("ANSWER = 2\n")
+            until_in_thread(lambda: client.answer() == 2)
+            (tmp_path / "library" / "other.py").write_text("")  # the program has nothing to do with it
+        assert program.end() == 0
+        assert program.log.count("starting again") == 1
+    finally:
+        program.close()
+
+
 def test_a_program_that_cannot_start_is_tried_again_when_it_has_changed(tmp_path: Path) -> None:
     pytest.importorskip("watchfiles")
     (tmp_path / "app.py").write_text("import not_there_at_all\n")

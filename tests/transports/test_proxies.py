@@ -106,7 +106,14 @@ def test_malformed_headers_of_the_proxy_protocol(data: bytes) -> None:
         ({"x-forwarded-for": "2001:db8::7"}, "[2001:db8::7]"),
         ({"x-forwarded-for": ""}, "10.0.0.2:1"),
         ({"x-forwarded-for": "999.0.0.1"}, "10.0.0.2:1"),
-        ({"forwarded": "for=203.0.113.7"}, "10.0.0.2:1"),
+        ({"forwarded": "for=203.0.113.7;proto=https;by=10.0.0.2"}, "203.0.113.7"),
+        ({"forwarded": 'for=198.51.100.1, For="[2001:db8::7]:50412"'}, "[2001:db8::7]:50412"),
+        ({"forwarded": 'proto=http;for="203.0.113.7", for=10.0.0.9'}, "203.0.113.7"),
+        ({"forwarded": 'for="198.51.100.1, for=203.0.113.7'}, "203.0.113.7"),
+        ({"forwarded": "for=_hidden"}, "10.0.0.2:1"),
+        ({"forwarded": "proto=https"}, "10.0.0.2:1"),
+        ({"forwarded": "for=203.0.113.7", "x-forwarded-for": "203.0.113.7"}, "203.0.113.7"),
+        ({"forwarded": "for=198.51.100.1", "x-forwarded-for": "203.0.113.7"}, "10.0.0.2:1"),
     ],
 )
 def test_headers_of_proxies(headers: dict[str, str], address: str) -> None:

@@ -1,6 +1,10 @@
 // Tables in the stream format of Apache Arrow, which frames of pandas and polars have on the wire: read where they are
 // looked at, row by row (see "Arrow columnar format" in the documentation of Apache Arrow).
 
+export const FRAMES = ["arrow", "polars", "pandas"]
+/** Whether a value is a table as the client has it: its kind, and a stream of Arrow. */
+export const isFrame = (value) => FRAMES.includes(value?.$type) && value.data instanceof Uint8Array
+
 const text = new TextDecoder()
 const SECOND = { 0: 1, 1: 1e3, 2: 1e6, 3: 1e9 } // units in a second: seconds, milli-, micro- and nanoseconds
 // A stream may lie: these keep what is made of it small.

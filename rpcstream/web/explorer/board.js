@@ -1,6 +1,7 @@
 // The board: a picture with a canvas over it, one pixel of which is one of the picture's.
 
 import { h, shown } from "./dom.js"
+import { asStored } from "./pictures.js"
 
 const LARGEST = 16_000_000
 
@@ -20,7 +21,7 @@ export function makeBoard(shelf, label, onSize, ...tools) {
     shown_ = blob
     board.isReady = false
     if (blob) {
-      image.src = URL.createObjectURL(blob)
+      image.src = URL.createObjectURL(await asStored(blob))
       await image.decode().catch(() => null)
       URL.revokeObjectURL(image.src)
     }
@@ -40,7 +41,7 @@ export function makeBoard(shelf, label, onSize, ...tools) {
 }
 
 /** The place of a pointer on a canvas, in pixels of the picture. */
-export function placeOf(event, canvas) {
+function placeOf(event, canvas) {
   const { left, top, width, height } = canvas.getBoundingClientRect()
   const inside = (value, most) => Math.min(most, Math.max(0, value))
   return { x: inside(((event.clientX - left) / width) * canvas.width, canvas.width), y: inside(((event.clientY - top) / height) * canvas.height, canvas.height) }

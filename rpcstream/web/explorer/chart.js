@@ -16,7 +16,7 @@ export const lineCanvas = () => h("canvas", { class: "line", role: "img", width:
 
 /** The colours of lines, which both themes show. */
 const COLOURS = ["", "#d9730d", "#0f9d78", "#c2399b", "#8a63d2", "#b58900", "#3b8fd6", "#c0504d"]
-export const colourOf = (canvas, at) => COLOURS[at % COLOURS.length] || getComputedStyle(canvas).color
+const colourOf = (canvas, at) => COLOURS[at % COLOURS.length] || getComputedStyle(canvas).color
 
 /** Draw lists of numbers, by their names, as lines; on a scale of logarithms if `isLog`, with every `stride`th value. */
 export function drawLines(canvas, series, isLog = false, stride = 1) {

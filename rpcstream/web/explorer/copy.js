@@ -1,7 +1,9 @@
 // A call as a program or a command that makes it. Files that were given stand as names, to be replaced.
 
 import { NdArray } from "../rpcstream.js"
+import { isFrame } from "./arrow.js"
 import { exact, jsonText } from "./dom.js"
+import { isRich } from "./schemas.js"
 
 const quote = (text) => JSON.stringify(text)
 const shell = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`)
@@ -9,7 +11,8 @@ const isName = (name) => /^[A-Za-z_]\w*$/.test(name)
 const KEYWORDS = new Set("False None True and as assert async await break class continue def del elif else except finally for from global if import in is lambda nonlocal not or pass raise return try while with yield".split(" "))
 // As an item of the command line: without the signs that have a meaning there, such as "-", "=", ":" and "@".
 const isItemName = (name) => /^[\p{L}_][\p{L}\p{M}\p{N}_.]*$/u.test(name)
-const isRich = (value) => value instanceof Blob || value instanceof NdArray || value instanceof Uint8Array
+
+const READERS = { pandas: ["import pandas as pd", "pd"], polars: ["import polars as pl", "pl"], arrow: ["from pyarrow import csv", "csv"] }
 
 /** The items of a small array of finite numbers, as lists; null for others. */
 function lists(array) {
@@ -32,6 +35,11 @@ function python(value, uses) {
     return `Image.open(${quote(value.name ?? "picture.png")})`
   }
   if (value instanceof Uint8Array) return 'open("file.bin", "rb").read()'
+  if (isFrame(value)) {
+    const [use, name] = READERS[value.$type]
+    uses.add(use)
+    return `${name}.read_csv("table.csv")`
+  }
   if (Array.isArray(value)) return `[${value.map((each) => python(each, uses)).join(", ")}]`
   return `{${Object.entries(value).map(([key, each]) => `${quote(key)}: ${python(each, uses)}`).join(", ")}}`
 }
@@ -40,6 +48,7 @@ function item(key, value) {
   if (value instanceof Blob) return `${key}:image=${value.name ?? "picture.png"}`
   if (value instanceof NdArray) return `${key}:ndarray=${lists(value) ?? "array.npy"}`
   if (value instanceof Uint8Array) return `${key}:bytes=@file.bin`
+  if (isFrame(value)) return `${key}=table.csv`
   return typeof value === "string" ? `${key}:str=${value}` : `${key}:=${jsonText(value)}`
 }
 
@@ -51,6 +60,7 @@ function tagged(_, value) {
     const { buffer, byteOffset, byteLength } = value.data
     return { $type: "ndarray", dtype: value.dtype, shape: value.shape, data: data(new Uint8Array(buffer, byteOffset, byteLength)) }
   }
+  if (isFrame(value)) return { ...value, data: data(value.data) }
   return value instanceof Uint8Array ? { $type: "bytes", data: data(value) } : value
 }
 
@@ -84,7 +94,7 @@ export const WAYS = {
   JavaScript({ method, params, url, isStream, hasToken }) {
     const token = hasToken ? ", { token: TOKEN }" : ""
     const rich = (Array.isArray(params) ? params : Object.values(params)).some(isRich)
-    const note = rich ? "// Give pictures as Blob, arrays as NdArray, bytes as Uint8Array.\n" : ""
+    const note = rich ? "// Give pictures as Blob, arrays as NdArray, bytes as Uint8Array, tables as { $type, data } with the bytes of an Arrow stream.\n" : ""
     const args = `${quote(method)}, ${jsonText(params)}`
     const use = isStream ? `for await (const item of client.stream(${args})) console.log(item)` : `console.log(await client.call(${args}))`
     return `import { Client } from ${quote(new URL("rpcstream.js", url.replace(/[^/]*$/, "")).href)}\n\nconst client = new Client(${quote(url)}${token})\n${note}${use}\nclient.close()\n`

@@ -11,7 +11,7 @@ import { codePanel, copyText, markdown } from "./markup.js"
 import { makePalette } from "./palette.js"
 import { ask, Events, Hub } from "./panels.js"
 import { picturesIn } from "./pictures.js"
-import { Invalid, steps } from "./schemas.js"
+import { Invalid, isRich, steps } from "./schemas.js"
 import { signature } from "./signature.js"
 import { badges, startView } from "./start.js"
 import { paint } from "./theme.js"
@@ -52,7 +52,7 @@ function connect() {
   client?.close()
   delete state.dataset.wasOpen
   client = new Client(callsAt.href.replace(/^http/, "ws"), {
-    token: token || undefined, reconnect: { longest: 10_000 }, timeout: 0, limits: { maxValues: 10_000_000 },
+    token: token || undefined, reconnect: { longest: 10_000 }, timeout: 0, binary: "first", limits: { maxValues: 10_000_000, maxPngPixels: 0 },
     onMessage: (message) => wire.take(message),
     onRetry: (wait) => state.dataset.wasOpen && banner.waits(wait),
     onState: (name) => {
@@ -174,7 +174,7 @@ function linkOf(values) {
   const text = JSON.stringify(values, (_, value) => {
     if (typeof value === "bigint") return exact(value)
     if (value instanceof NdArray) return value.size <= 500 && !/[cMm]/.test(value.dtype) ? value.toArray() : undefined
-    return value instanceof Blob || value instanceof Uint8Array ? undefined : value
+    return isRich(value) ? undefined : value
   })
   return text.length < 8000 ? text : ""
 }
@@ -395,7 +395,8 @@ document.addEventListener("keydown", (event) => {
 document.addEventListener("paste", (event) => {
   const files = [...(event.clipboardData?.files ?? [])]
   const place = document.activeElement?.closest?.(".drop") ?? main.querySelector(".drop")
-  if (!files.length || !place) return
+  const isText = event.target.matches("textarea, input") && event.clipboardData.types.includes("text/plain") // of a spreadsheet, with a picture of it
+  if (!files.length || !place || isText) return
   event.preventDefault()
   place.dispatchEvent(new CustomEvent("take", { detail: files }))
 })

@@ -4,6 +4,7 @@ import { NdArray } from "../rpcstream.js"
 import { DTYPES, fromLists, nameOf, readNpy } from "./arrays.js"
 import { button, h, icon, jsonText, shown, sizeOf } from "./dom.js"
 import { factsOf, picturePlaceTools, thumbnail } from "./photos.js"
+import { asStored } from "./pictures.js"
 import { Invalid } from "./schemas.js"
 
 const MOST_FILES = 100
@@ -18,7 +19,7 @@ function picturePlace(text, isMany, take) {
 }
 
 /** A place for files: to choose, drop or paste them. `take` gets a list of them; what it throws is shown. */
-function filePlace(text, { accept, isMany = false, tools = [] }, take, ...more) {
+export function filePlace(text, { accept, isMany = false, tools = [] }, take, ...more) {
   const state = h("p", { role: "status" })
   const file = h("input", { type: "file", accept, multiple: isMany, class: "hidden" })
   const got = async (given) => {
@@ -53,7 +54,7 @@ function held(what) {
   return { get: () => { if (value === undefined) throw new Invalid(`${what} is expected`); return value }, set: (given) => (value = given), has: () => value !== undefined }
 }
 
-function checkSize(file) {
+export function checkSize(file) {
   if (file.size > MOST_BYTES) throw Error(`${shown(file.name ?? "this file", 60)} has more than ${sizeOf(MOST_BYTES)}: choose a smaller one`)
 }
 
@@ -144,7 +145,7 @@ export const FILE_EDITORS = {
 
 /** A picture as an array of bytes, (height, width, 3), or 4 where parts are transparent. */
 async function pixelsOf(file) {
-  const bitmap = await createImageBitmap(file)
+  const bitmap = await createImageBitmap(await asStored(file))
   const canvas = h("canvas", { width: bitmap.width, height: bitmap.height })
   const context = canvas.getContext("2d")
   context.drawImage(bitmap, 0, 0)

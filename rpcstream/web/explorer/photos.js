@@ -1,15 +1,15 @@
 // Pictures that are given: from the camera and the clipboard, as thumbnails, and enlarged.
 
 import { button, h, icon, iconButton, shown, sizeOf } from "./dom.js"
-import { modeOf, sourceOf } from "./pictures.js"
+import { asStored, measured, modeOf, sourceOf } from "./pictures.js"
 import { openZoom } from "./zoom.js"
 
 /** The size and mode of a picture, in words. */
 export async function factsOf(file) {
-  const bitmap = await createImageBitmap(file).catch(() => null)
-  const size = bitmap ? `${bitmap.width} × ${bitmap.height} · ` : ""
-  bitmap?.close()
-  return `${size}${await modeOf(file)} · ${sizeOf(file.size)}`
+  const { blob, width, height } = await measured(file)
+  const size = width ? `${width} × ${height} · ` : ""
+  const turned = blob === file ? "" : " · the method gets it as shown, not turned by EXIF"
+  return `${size}${await modeOf(file)} · ${sizeOf(file.size)}${turned}`
 }
 
 /** Tools of a place for pictures; each is a function of what takes files and of the place's status. */
@@ -61,7 +61,7 @@ function camera(take, state, room) {
 /** A small picture that opens a large one; with `onRemove` it can be removed. */
 export async function thumbnail(file, onRemove) {
   const name = shown(file.name ?? "the picture", 60)
-  const image = h("img", { class: "picture", alt: name, src: URL.createObjectURL(file) })
+  const image = h("img", { class: "picture", alt: name, src: URL.createObjectURL(await asStored(file)) })
   const node = h("figure", { class: "thumb" },
     h("button", { type: "button", class: "quiet", title: `Enlarge ${name}`, "aria-label": `Enlarge ${name}`, onclick: () => openZoom([{ name, load: () => sourceOf(file) }]) }, image, icon("zoom")),
     onRemove && iconButton("close", "", () => onRemove(file, node), { "aria-label": `Remove ${name}`, title: "Remove" }))

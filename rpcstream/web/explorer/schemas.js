@@ -1,6 +1,7 @@
 // What a JSON Schema describes: its kind, its bounds in words, and an example of it.
 
 import { NdArray } from "../rpcstream.js"
+import { FRAMES, isFrame } from "./arrow.js"
 import { shown } from "./dom.js"
 
 const MOST_CHOICES = 1000
@@ -17,6 +18,10 @@ export function steps(path) {
 
 export const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value)
 export const listOf = (value) => (Array.isArray(value) ? value : [])
+/** Whether a value is a picture, an array, bytes or a table. */
+export const isRich = (value) => value instanceof Blob || value instanceof NdArray || value instanceof Uint8Array || isFrame(value)
+/** The name of the schema that a reference names. */
+export const nameOfRef = (ref) => String(ref).split("/").pop().replaceAll("~1", "/").replaceAll("~0", "~")
 
 /** Follow references, each once, and put the parts of an `allOf` together. */
 export function resolve(schema, schemas, seen = new Set()) {
@@ -24,7 +29,7 @@ export function resolve(schema, schemas, seen = new Set()) {
   for (;;) {
     if (typeof found.$ref === "string") {
       const { $ref, ...more } = found
-      const name = $ref.split("/").pop().replaceAll("~1", "/").replaceAll("~0", "~")
+      const name = nameOfRef($ref)
       const isKnown = isObject(schemas) && Object.hasOwn(schemas, name) && !seen.has(name)
       seen.add(name)
       found = { ...(isKnown ? schemas[name] : {}), ...more }
@@ -36,8 +41,8 @@ export function resolve(schema, schemas, seen = new Set()) {
 }
 
 /** Which rich value a schema stands for: "image", "ndarray", "bytes", ...; "" for plain JSON. */
-function richKind(schema, schemas) {
-  if (schema["x-ndarray"]) return "ndarray"
+export function richKind(schema, schemas) {
+  if (schema?.["x-ndarray"]) return "ndarray"
   const tag = resolve(schema, schemas).properties?.$type
   return typeof tag?.const === "string" ? tag.const : ""
 }
@@ -79,6 +84,7 @@ export function kindOf(schema, schemas) {
   const found = choices[0] ?? {}
   const rich = richKind(found, schemas)
   if (["image", "ndarray", "bytes"].includes(rich)) return [rich, { ...found, ...resolve(schema, schemas) }]
+  if (FRAMES.includes(rich)) return ["table", found]
   if (isPayload(found)) return ["bytes", found]
   if ("const" in found) return ["enum", { ...found, enum: [found.const] }]
   if (found.enum?.length > 0 && Array.isArray(found.enum) && found.enum.length <= MOST_CHOICES) return ["enum", found]
@@ -129,6 +135,7 @@ export function sample(schema, schemas, name, level = 0) {
   const [kind, found] = level > 4 ? ["null"] : kindOf(schema, schemas)
   if (kind === "image") return Object.assign(new Blob([], { type: "image/png" }), { name: `${/^\w{1,40}$/.test(name) ? name : "picture"}.png` })
   if (kind === "bytes") return new Uint8Array()
+  if (kind === "table") return { $type: found.properties.$type.const, data: new Uint8Array() }
   if (kind === "ndarray") return NdArray.from([0, 1], "<f4")
   if (kind === "enum") return found.enum[0]
   if (kind === "boolean") return false
@@ -151,6 +158,7 @@ export function isLike(value, kind, schema) {
   if (kind === "string") return typeof value === "string"
   if (["list", "lines", "pictures", "tuple"].includes(kind)) return Array.isArray(value)
   if (kind === "ndarray") return value instanceof NdArray
+  if (kind === "table") return isFrame(value)
   if (kind === "image") return value instanceof Blob
   if (kind === "bytes") return value instanceof Uint8Array
   if (kind === "object") return isObject(value) && listOf(schema.required).every((each) => Object.hasOwn(value, each))

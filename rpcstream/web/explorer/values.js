@@ -3,28 +3,25 @@
 import { NdArray } from "../rpcstream.js"
 import { isNumeric } from "./arrays.js"
 import { arrayView } from "./arrayview.js"
-import { readTable } from "./arrow.js"
+import { isFrame, readTable } from "./arrow.js"
 import { bytesView, kindOf, textView } from "./bytes.js"
 import { liveChart, numberNode, short } from "./chart.js"
-import { button, h, jsonText, lazily, longText, shown } from "./dom.js"
-import { pictureView } from "./pictures.js"
+import { h, jsonText, lazily, longText, shown } from "./dom.js"
+import { isPicture, pictureView } from "./pictures.js"
+import { isObject, isRich } from "./schemas.js"
 import { tableOf, tableView } from "./table.js"
 import { treeView } from "./tree.js"
 
-const FRAMES = ["arrow", "polars", "pandas"]
 const MOST_NUMBERS = 1_000_000 // of a list that is drawn
 const FOR_CHART = 8 // numbers
 const LONG_TEXT = 120 // characters
 
-const isRich = (value) => value instanceof Blob || value instanceof NdArray || value instanceof Uint8Array
-const isPlain = (value) => typeof value === "object" && value !== null && !Array.isArray(value) && !isRich(value)
+const isPlain = (value) => isObject(value) && !isRich(value)
 const isNumber = (value) => typeof value === "number" || typeof value === "bigint"
-const isFrame = (value) => isPlain(value) && FRAMES.includes(value.$type) && value.data instanceof Uint8Array
-const isRows = (value) => Array.isArray(value) && value.length > 0 && value.slice(0, 100).every((each) => isPlain(each) && !isFrame(each))
-const isPicture = (value) => value instanceof Blob && value.type.startsWith("image/")
+const isRows = (value) => Array.isArray(value) && value.length > 0 && value.slice(0, 100).every(isPlain)
 
 /** What is better shown by a view of its own than as text in a tree. */
-const isSeen = (value) => isRich(value) || isFrame(value) || (Array.isArray(value) && value.length > 1 && (isRows(value) || value.slice(0, 8).every(isRich)))
+const isSeen = (value) => isRich(value) || (Array.isArray(value) && value.length > 1 && (isRows(value) || value.slice(0, 8).every(isRich)))
 
 /** Whether members of a value have views of their own. */
 const isRecord = (value) => Object.keys(value).length <= 100 && Object.values(value).some((each) => isSeen(each) || (isPlain(each) && Object.values(each).slice(0, 20).some(isRich)))
@@ -59,8 +56,10 @@ function objectView(value, env, level) {
   return level < 4 && isRecord(value) ? recordView(Object.entries(value), env, level) : tree(value, env, level)
 }
 
-/** Members one below the other, each with its own view. */
-function recordView(entries, env, level) {
+/** Members one below the other, each with its own view. One that is called a rate is that of the sounds beside it. */
+function recordView(entries, given, level) {
+  const [, rate] = entries.find(([key, each]) => /rate$|^(sr|fs)$/i.test(key) && isNumber(each)) ?? []
+  const env = rate === undefined ? given : { ...given, rate: Number(rate) }
   const item = ([key, value]) => h("li", null, h("span", { class: "key" }, shown(key)), " ", isSimple(value) ? valueView(value, env, level + 1) : h("div", null, valueView(value, env, level + 1)))
   return h("div", null, lazily(h("ul", { class: "record" }), entries, item, 50))
 }
@@ -147,9 +146,9 @@ export function streamView() {
     play(valueView(newest), count)
     newest = null
   }
-  /** Show the newest picture when it is decoded, so that nothing flickers; one that was overtaken is not shown. */
+  /** Show the newest picture when it is ready, so that nothing flickers; one that was overtaken is not shown. */
   async function play(view, number) {
-    await view.querySelector("img")?.decode().catch(() => null)
+    await view.ready
     if (number < played) return
     played = number
     last.replaceChildren(view)
