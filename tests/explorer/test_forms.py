@@ -381,18 +381,18 @@ def test_a_table_is_a_csv_file_and_exact_for_pyarrow(explore) -> None:
         explorer.field("column").fill("size_3")
         assert explorer.call().locator(".scalar").inner_text() == "5.5"
         explorer.choose("describe")
-        rows = [f"{at},{at / 7},{'' if at % 3 else at % 2 == 0},x{at}" for at in range(1, 2001)]
+        rows = [f"{at},{at / 7},{'' if at % 3 else at % 2 == 0},x{at}" for at in range(1, 4501)]
         paste(explorer.field("table"), "\n".join(["__proto__,part,even,name \N{SNOWMAN}", *rows]))
         card = explorer.call()
         with page.expect_download() as saved:
             card.get_by_role("button", name="Save .json").click()
         columns = json.loads(Path(saved.value.path()).read_text())
-        evens = [None if at % 3 else at % 2 == 0 for at in range(1, 2001)]
+        evens = [None if at % 3 else at % 2 == 0 for at in range(1, 4501)]
         assert columns == [
-            f"__proto__: int64, {list(range(1, 2001))}",
-            f"part: double, {[at / 7 for at in range(1, 2001)]}",
+            f"__proto__: int64, {list(range(1, 4501))}",
+            f"part: double, {[at / 7 for at in range(1, 4501)]}",
             f"even: bool, {evens}",
-            f"name \N{SNOWMAN}: string, {[f'x{at}' for at in range(1, 2001)]}",
+            f"name \N{SNOWMAN}: string, {[f'x{at}' for at in range(1, 4501)]}",
         ]
 
 
