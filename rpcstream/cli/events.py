@@ -7,7 +7,7 @@ import select
 import sys
 import threading
 from collections.abc import Callable
-from time import monotonic, sleep
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ..client.address import check_lasting, parse_address
@@ -80,11 +80,18 @@ def subscribe(options: argparse.Namespace, address: str, make_client: Callable[.
         raise UsageError(str(error)) from error
     watch = _Watch(options)
     with make_client(reconnect=options.reconnect, on_state=watch.state_changed) as client:
-        return watch.run(client)
+        try:
+            return watch.run(client)
+        finally:
+            watch.is_over.set()
 
 
 class _Watch:
-    """One subscription of the command line."""
+    """One subscription of the command line.
+
+    Attributes:
+        is_over: it has ended, so the thread that watches it ends, too.
+    """
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
@@ -95,6 +102,7 @@ class _Watch:
         self._was_connected = self._is_lost = False
         self._end_at = monotonic() + options.timeout if options.timeout else float("inf")
         self._is_unread = False
+        self.is_over = threading.Event()
 
     def run(self, client: Client) -> int:
         """Show the events; returns the worst exit status."""
@@ -110,6 +118,8 @@ class _Watch:
                     dropped = events.dropped
         if self._is_unread:
             raise BrokenPipeError
+        if monotonic() < self._end_at:
+            return status
         print_error(f"the timeout of {self._options.timeout:g} s has passed, after {count} events")
         return TIME_OUT
 
@@ -119,7 +129,8 @@ class _Watch:
         if output is not None:
             output.register(sys.stdout.fileno(), 0)  # errors are reported in any case
         while (remaining := self._end_at - monotonic()) > 0 and not self._is_unread:
-            sleep(min(remaining, _LOOK_AGAIN))
+            if self.is_over.wait(min(remaining, _LOOK_AGAIN)):
+                return
             self._is_unread = output is not None and any(event & _UNREAD for _, event in output.poll(0))
         client.close()
 
