@@ -157,9 +157,6 @@ class ClientOptions(TypedDict, total=False):
 #: The default of every option.
 DEFAULTS: Mapping[str, Any] = defaults_of(ClientOptions)
 
-#: The most connections for HTTP, each of which carries one call at a time: about as many as browsers use.
-HTTP_CONNECTIONS = 8
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Settings:
@@ -172,7 +169,6 @@ class Settings:
         tls: trusted authorities and own certificate, where the address asks for TLS.
         tracing: makes spans of the calls; None: there are none.
         trace, on_send, on_receive: see `Trace`.
-        http_connections: `pool`, where the address is an HTTP one.
         learned: servers of a NATS cluster that others of it have named, for the next connection.
 
     The other attributes are those of `ClientOptions`.
@@ -200,7 +196,6 @@ class Settings:
     binary: Binary
     token: str | None
     tls: "ssl.SSLContext | None"
-    http_connections: int
     name: str | None
     keepalive: float | None
     nats: "NatsLogin | None"
@@ -261,9 +256,7 @@ def make_settings(client: str, address: str | Address | Connect, options: Mappin
         "tls": _make_tls(address, given["tls"]),
         **{"trace": shown.message, "on_send": shown.on_send, "on_receive": shown.on_receive},
     }
-    settings = Settings(address=address, connect=connect, http_connections=HTTP_CONNECTIONS, **given)
-    if address.is_http:  # where one session has all connections
-        settings.http_connections, settings.pool = settings.pool or HTTP_CONNECTIONS, None
+    settings = Settings(address=address, connect=connect, **given)
     if settings.trace is not None and settings.token is not None:
         settings.trace = _without_token(settings.trace, settings.token)
     return settings
