@@ -337,9 +337,6 @@ class Subscription(AsyncIterator[Any]):
         self._gives_topics = True
         return self
 
-    def __aiter__(self) -> Subscription:
-        return self
-
     async def __anext__(self) -> Any:
         await self._begin()
         while not self._queue:
