@@ -2,6 +2,7 @@
 
 A client whose address names several hubs registers at each of them. At one hub the registration belongs to one
 connection. It is made when the client connects or calls `offer`, and again on another connection when that one is lost.
+A `ServingClient` is a client in `run`: when it is stopped, it withdraws its methods, finishes its calls, and leaves.
 """
 
 from __future__ import annotations
