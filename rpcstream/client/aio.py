@@ -76,10 +76,9 @@ class AsyncClient(BaseClient):
         self._timeout = settings.timeout
         self._wait_for = settings.wait_for
         self._callbacks = callbacks
-        self._pool = ConnectionPool(settings, self._marshaller, callbacks)
-        self._registration = HubRegistration(self._pool, self._marshaller, settings, callbacks, self._persist)
-        self._subscriptions = Subscriptions(self._pool, self._marshaller, settings, self._persist)
-        pool = self._pool
+        self._pool = pool = ConnectionPool(settings, self._marshaller, callbacks)
+        self._registration = HubRegistration(pool, callbacks, self._persist)
+        self._subscriptions = Subscriptions(pool, self._persist)
         self._attempts = Attempts(
             settings, lambda: pool.is_closed, lambda: pool.lost, asyncio.sleep, self._ask_for_methods
         )

@@ -17,13 +17,12 @@ import msgspec
 from ..errors import ConnectFailed, ConnectionLost, InternalError, InvalidParams, MethodNotFound, NotPermitted, RpcError
 from ..peer.calls import Call
 from ..peer.deadline import deadline_in
-from ..peer.marshal import NOT_GIVEN, Marshaller
+from ..peer.marshal import NOT_GIVEN
 from ..process import join_names
 from ..text import get_logger
 from .address import check_lasting
 from .connection import REFUSING, ClientConnection
 from .conversation import Callbacks
-from .options import Settings
 from .pool import ConnectionPool, Persist
 
 log = get_logger("rpcstream.client")
@@ -80,24 +79,15 @@ class HubRegistration:
 
     Args:
         pool: the connections of the client.
-        marshaller: of the client.
-        settings: of the client.
         callbacks: the methods of the client that may be offered.
         persist: repeats what fails, see `AsyncClient`.
     """
 
-    def __init__(
-        self,
-        pool: ConnectionPool,
-        marshaller: Marshaller,
-        settings: Settings,
-        callbacks: Callbacks,
-        persist: Persist,
-    ) -> None:
+    def __init__(self, pool: ConnectionPool, callbacks: Callbacks, persist: Persist) -> None:
         self._pool = pool
         self._persist = persist
-        self._marshaller = marshaller
-        self._settings = settings
+        self._marshaller = pool.marshaller
+        self._settings = settings = pool.settings
         self._callbacks = callbacks
         #: What each hub knows, by its address.
         self._hubs: dict[str, AtHub] = {}
