@@ -78,18 +78,16 @@ class Retry:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """What a client reports about the messages and bytes that it moves. A token is never shown.
+    """What a client reports about the messages that it sends and receives. A token is never shown.
 
     Attributes:
         message: called with "send" or "receive" and the bytes of each message, without the delimiter.
         on_send: called with the bytes sent so far and in all, while a `Client` sends a message of more than 1 MiB. Not
             called for calls that run in the event loop.
-        on_receive: called with the number of bytes received, before they are handled, in the thread that reads them.
     """
 
     message: TraceMessage | None = None
     on_send: Callable[[int, int], None] | None = None
-    on_receive: Callable[[int], object] | None = None
 
 
 #: A `Retry` in a file: a table with its fields.
@@ -116,7 +114,8 @@ class ClientOptions(TypedDict, total=False):
         codec: encodes and decodes rich values; give one in which your own types are registered.
         limits: `max_message_size` applies to messages sent and received; images have limits of their own.
         delimiter: the bytes that end each message on a line stream; the server must use the same.
-        trace: called with "send" or "receive" and the bytes of each message; a `Trace` reports bytes, too.
+        trace: called with "send" or "receive" and the bytes of each message; a `Trace` also reports the
+            progress of long messages.
         binary: send and receive large payloads (arrays, images, bytes) as raw bytes if the server does so, too; on a
             Unix socket in shared memory. "copy": arrays that arrive in shared memory are copied, and so writable.
             False: always as base64.
@@ -168,7 +167,7 @@ class Settings:
         reconnect: the pauses between attempts to connect; None: connect with the next call.
         tls: trusted authorities and own certificate, where the address asks for TLS.
         tracing: makes spans of the calls; None: there are none.
-        trace, on_send, on_receive: see `Trace`.
+        trace, on_send: see `Trace`.
         learned: servers of a NATS cluster that others of it have named, for the next connection.
 
     The other attributes are those of `ClientOptions`.
@@ -192,7 +191,6 @@ class Settings:
     delimiter: bytes
     trace: TraceMessage | None
     on_send: Callable[[int, int], None] | None
-    on_receive: Callable[[int], object] | None
     binary: Binary
     token: str | None
     tls: "ssl.SSLContext | None"
@@ -254,7 +252,7 @@ def make_settings(client: str, address: str | Address | Connect, options: Mappin
         "reconnect": (Backoff() if given["reconnect"] is True else given["reconnect"]) or None,
         "tracing": make_tracing(given["tracing"]),
         "tls": _make_tls(address, given["tls"]),
-        **{"trace": shown.message, "on_send": shown.on_send, "on_receive": shown.on_receive},
+        **{"trace": shown.message, "on_send": shown.on_send},
     }
     settings = Settings(address=address, connect=connect, **given)
     if settings.trace is not None and settings.token is not None:
