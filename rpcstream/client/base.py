@@ -1,7 +1,6 @@
-"""What the sync and the async client have in common: their interface, documented once, and what moves no bytes.
+"""The interface that the blocking and the async client share, documented once.
 
-Owns the documentation of every method that users call, remote methods as attributes, and the params of messages to a
-hub. Does not know whether a call blocks or is awaited: where it says "gives", an `AsyncClient` gives an awaitable.
+Where a docstring says "gives", an `AsyncClient` gives an awaitable.
 """
 
 from __future__ import annotations

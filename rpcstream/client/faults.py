@@ -1,7 +1,6 @@
-"""Why a connection could not be made, or ended before any answer, and which option of the client to change.
+"""Error texts for connections that fail: the reason, and which option of the client to change.
 
-Owns these texts. An option is named as an argument of Python, `ca=`; the command line translates that. Imported when
-there is such an error.
+Options are named as arguments in Python, `ca=`; the command line translates the names. Imported only for such an error.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The connections of one async client: made when they are needed, kept open, replaced after they were lost.
+"""The connections of one async client: opened when needed, kept open, and replaced after a loss.
 
-All calls that wait for a connection share the attempts to make it.
+All calls that wait for a connection share the attempts to open it.
 """
 
 from __future__ import annotations
