@@ -216,6 +216,8 @@ def _attach(container: Any, line: CutLine, unused: dict[int, Any], tags: frozens
     # (A function inside the other one would keep the payloads until the garbage collector runs.)
     for name, member in container.items() if type(container) is dict else enumerate(container):
         kind = type(member)
+        if kind not in NESTED:
+            continue
         if kind is dict and BIN_KEY in member and len(member) == 1:
             number = member[BIN_KEY]
             found = unused.pop(number, None) if type(number) is int else None

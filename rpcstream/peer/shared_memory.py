@@ -428,27 +428,26 @@ class SharedMemory:
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
-    def place(self, payloads: list[Any]) -> Sequence[bytes | None]:
+    def place(self, payloads: list[Any]) -> list[bytes]:
         """Lend the large ones of these payloads, for a message that is sent at once.
 
         A payload that is copied is replaced by its copy, which the next connection then lends.
 
         Returns:
-            What stands for each in the header; None for one that is to be sent behind its message. Empty: all are.
+            The entry of each in the header of the frame; none where all are to be sent behind their message.
         """
         self.placed = 0
         arena = self._arena
         if arena is None or self._peer is None or not self._peer_control[_MAPPED] or not arena.is_usable:
-            return ()
+            return []
         self._take_back()
-        places: list[bytes | None] = []
+        entries = []
         for position, payload in enumerate(payloads):
-            is_lent = len(payload) >= SHARED_MIN and self._numbers
-            places.append(self._lend(arena, payloads, position) if is_lent else None)
-        self.placed = len(places) - places.count(None)
-        return places
+            place = self._lend(arena, payloads, position) if len(payload) >= SHARED_MIN and self._numbers else b""
+            entries.append(b"%b%d" % (place, len(payload)))
+        return entries
 
-    def _lend(self, arena: Arena, payloads: list[Any], position: int) -> bytes | None:
+    def _lend(self, arena: Arena, payloads: list[Any], position: int) -> bytes:
         payload, copied = payloads[position], 0
         owner = owner_of(payload)
         if isinstance(owner, Lease) and isinstance(owner.keep, Block):
@@ -457,13 +456,14 @@ class SharedMemory:
         if not comes_back and not (isinstance(owner, Block) and owner.arena is arena):
             payload, copied = self._copy(arena, payload), len(payload)
             if payload is None:
-                return None
+                return b""
             payloads[position], owner = payload, payload.base
         number, address = self._numbers.pop(), payload.__array_interface__["data"][0]
         self._lending += 1
+        self.placed += 1
         self._lent[number] = _Lent(owner, address, len(payload), self._lending, copied)
         at = address - owner.address
-        return b"%d:%d:%d" % (number, owner.number, at) if comes_back else b"%d:%d" % (number, owner.place + at)
+        return b"%d:%d:%d:" % (number, owner.number, at) if comes_back else b"%d:%d:" % (number, owner.place + at)
 
     def _copy(self, arena: Arena, payload: Any) -> Any:
         """A copy of a payload in a block; None: there is no room."""

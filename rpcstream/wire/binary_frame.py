@@ -71,18 +71,13 @@ class FrameHeader(NamedTuple):
         return self.json_size + sum(inline) + sum(map(padding, inline[:-1]))
 
 
-def header(json_size: int, sizes: Sequence[int], places: Sequence[bytes | None] = ()) -> bytes:
+def header(json_size: int, entries: Sequence[bytes]) -> bytes:
     """The header of a frame, so long that the payload behind the JSON begins at a multiple of 8 bytes from the `@`.
 
     Args:
         json_size: bytes of the JSON.
-        sizes: bytes of each payload.
-        places: where each stands in shared memory, None behind the JSON; empty: none stands there.
+        entries: for each payload its bytes, behind its place if it stands in shared memory.
     """
-    entries = [b"%d" % size for size in sizes]
-    for number, place in enumerate(places):
-        if place is not None:
-            entries[number] = b"%b:%b" % (place, entries[number])
     text = b"@%d %b" % (json_size, b" ".join(entries))
     return b"%b%b\n" % (text, _BLANKS[: -(len(text) + 1 + json_size) % 8])
 
@@ -110,10 +105,12 @@ def parts_of_frame(message: AttachedMessage, shared: Any = None) -> list[Any]:
         shared: a `SharedMemory`, which takes large payloads that are then not among the bytes; None: there is none.
     """
     json, payloads = message.json, message.payloads
-    places = () if shared is None else shared.place(payloads)
-    parts: list[Any] = [header(len(json), [len(payload) for payload in payloads], places) + json]
-    for number, payload in enumerate(payloads):
-        if places and places[number] is not None:
+    entries = [] if shared is None else shared.place(payloads)
+    if not entries:
+        entries = [b"%d" % len(payload) for payload in payloads]
+    parts: list[Any] = [header(len(json), entries) + json]
+    for payload, entry in zip(payloads, entries, strict=True):
+        if b":" in entry:
             continue
         if len(parts) > 1 and (zeros := padding(len(parts[-1]))):
             parts.append(_ZEROS[:zeros])
