@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Literal
 
 import pytest
 
 pytest.importorskip("nats")
 
-from rpcstream import AsyncClient, ConnectFailed, ConnectionLost, NatsLogin, Server
+from rpcstream import AsyncClient, ConnectFailed, ConnectionLost, NatsLogin, Retry, Server
 
 from ..kit import until
 from .conftest import Clock
@@ -118,3 +119,17 @@ async def test_a_client_tries_some_of_the_servers_that_one_has_named() -> None:
             with pytest.raises(ConnectFailed) as failed:
                 await client.call("add")
     assert failed.value.reason.count("127.0.0.") == 64
+
+
+@pytest.mark.parametrize("retain", [False, True])
+@pytest.mark.parametrize(("repeats", "count"), [("idempotent", 1), ("all", 3)])
+async def test_a_publication_that_may_have_arrived_is_not_repeated_unless_all_calls_are(
+    repeats: Literal["idempotent", "all"], count: int, retain: bool
+) -> None:
+    seen, subject = bytearray(), b"PUB rpc.service.$%b.news " % (b"retain" if retain else b"event")
+    again = Retry(times=2, repeats=repeats)
+    async with played(after=b"hello\r\n", seen=seen) as address:
+        async with AsyncClient(f"nats://{address}/service", retry=again, wait_for=5) as client:
+            with pytest.raises(ConnectionLost):
+                await client.publish("news", 1, retain=retain)
+    assert seen.count(subject) == count
