@@ -15,7 +15,7 @@ from ..peer.session import Session
 from ..wire.buffers import Encoded, first_part
 from ..wire.envelope import BinaryFrame, Message, Oversize, error_reply, oversize
 from .channel import NOTIFICATION, Home, NatsChannel
-from .direct import CLAIM_TIME, CallerDetour, DirectListener
+from .direct import CLAIM_TIME, LEAVE_TIME, CallerDetour, DirectListener
 from .identity import Shown
 from .link import NO_RESPONDERS
 from .messages import UNREADABLE, belongs_to_calls, direct_message, no_way, read_payload, refusal_of
@@ -129,7 +129,6 @@ class Caller(CallerChannel):
         self._streams = 0
         #: Until when calls of these methods may come by the direct connection (loop time, s; None: batches).
         self._permitted: dict[str | None, float] = {}
-        self._has_left = False
         self.is_closing = False
         # The form of the inbox says so.
         self.session.sends_binary = bool(self.session.takes_binary)
@@ -243,21 +242,15 @@ class Caller(CallerChannel):
         return self.detour.offer.to_wire()
 
     def take_direct(self, params: dict[str, Any]) -> None:
-        """As `NatsChannel.take_direct`: the client cannot connect, or sends no more calls by the connection."""
-        if "left" in params:
-            self._has_left = True
-        elif "failed" in params and self.detour is not None and self.detour.stream is None:
+        """As `NatsChannel.take_direct`: the client cannot connect."""
+        if "failed" in params and self.detour is not None and self.detour.stream is None:
             self.detour.fail(str(params["failed"])[:REASON_MAX])
 
     @property
     def is_expected(self) -> bool:
-        """Calls may still come by a direct connection."""
-        return self.detour is not None and not (self._has_left or self.is_over)
-
-    def leave(self) -> None:
-        """Have the caller say when it sends no more calls by its direct connection, because the instance stops."""
-        if self.detour is not None:
-            self.detour.add(direct_message(leaving=True))
+        """Calls may still come by a direct connection: clients send them soon after they are permitted."""
+        latest = max(self._permitted.values(), default=0.0)
+        return not self.is_over and latest - CLAIM_TIME + LEAVE_TIME > self._loop.time()
 
     def receive_directly(self, messages: list[Message]) -> None:
         """As `NatsChannel.receive_directly`: each call needs a permission, because NATS cannot check it here."""

@@ -261,7 +261,6 @@ class Detour:
 
     * `wanted`: the instance has a large message, and the client is to connect; `failed`: the client could not.
     * `has`, `alive`: an acknowledgement and a sign of life of the instance, which come by the connection.
-    * `leaving`: the instance stops, and wants no more calls by the connection; `left`: no more of them come.
 
     Attributes:
         stream: the connection; None until it is made, while messages wait.

@@ -17,7 +17,7 @@ import orjson
 from .. import __version__
 from ..errors import ConnectFailed
 from ..tls import client_context
-from .options import NatsLogin, NatsOptions
+from .options import NatsLogin, NatsOptions, split_address
 from .protocol import NatsError, NatsProtocol
 
 #: Bytes of a file with credentials or a key. A JWT with long lists of permissions has some thousands.
@@ -37,20 +37,19 @@ _TOO_OLD = (
 )
 
 
-async def open_connection(protocol: NatsProtocol, server: str, options: NatsOptions, host: str) -> None:
+async def open_connection(protocol: NatsProtocol, server: str, options: NatsOptions) -> None:
     """Connect to one server.
 
     Args:
         protocol: gets the connection.
         server: `host:port`.
-        host: in its certificate.
 
     Raises:
         ConnectFailed: the server is not there, or does not take this login; permanent in the latter case.
     """
     try:
         async with asyncio.timeout(options.connect_timeout):
-            await _open(protocol, server, options, host)
+            await _open(protocol, server, options)
     except TimeoutError:
         protocol.fail(NatsError("connecting took too long"))
         reason = f"could not connect within {options.connect_timeout:g} s"
@@ -67,10 +66,10 @@ async def open_connection(protocol: NatsProtocol, server: str, options: NatsOpti
         raise
 
 
-async def _open(protocol: NatsProtocol, server: str, options: NatsOptions, host: str) -> None:
+async def _open(protocol: NatsProtocol, server: str, options: NatsOptions) -> None:
     loop = asyncio.get_running_loop()
-    name, _, port = server.rpartition(":")
-    await loop.create_connection(lambda: protocol, name.strip("[]"), int(port))
+    host, port = split_address(server)
+    await loop.create_connection(lambda: protocol, host, int(port))
     await protocol.greeted
     info, needs_tls = protocol.info, options.is_secure or bool(protocol.info.get("tls_required"))
     if not info.get("headers"):
@@ -82,7 +81,7 @@ async def _open(protocol: NatsProtocol, server: str, options: NatsOptions, host:
         if protocol.has_unread or protocol.transport is None:
             raise NatsError("the NATS server sent something before the handshake of TLS")
         context = options.tls or client_context()
-        protocol.use(await loop.start_tls(protocol.transport, protocol, context, server_hostname=host.strip("[]")))
+        protocol.use(await loop.start_tls(protocol.transport, protocol, context, server_hostname=host))
     login = _login(options, str(info.get("nonce", "")))
     connect = {
         "verbose": False,

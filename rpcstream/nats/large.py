@@ -245,8 +245,8 @@ class LargeCalls:
         finally:
             self._size -= call.size
         instance = self._service.instances.get(permit.get("session", "") if type(permit) is dict else "")
-        if instance is None or instance.is_leaving:  # the instance may leave after it has permitted the call
-            reason = "the instance leaves, or has permitted nothing"
+        if instance is None:
+            reason = "the instance has permitted nothing, or is gone"
             self._service.places.fail(call.call_ids, partial(_failure, Unread, reason, None))
         elif not call.call_ids or self._service.is_wanted(call.call_ids):
             self._permits[call.method] = instance, self._loop.time() + PERMIT_TIME
@@ -278,7 +278,7 @@ class LargeCalls:
         return reply.get("result")
 
     def _is_free(self, instance: Instance) -> bool:
-        is_usable = instance.detour is not None and not (instance.is_over or instance.is_leaving)
+        is_usable = instance.detour is not None and not instance.is_over
         return is_usable and not self._service.places.has_calls(instance)
 
     def _send(self, call: LargeCall, instance: Instance) -> None:

@@ -72,8 +72,6 @@ class NatsOptions:
 
     Attributes:
         servers: `host:port` of each, tried in random order.
-        learned: others of their clusters that they have named, as `host:port`, each with the host for its certificate;
-            tried after these. Filled by the connections that are made with these options.
         login: who this process is.
         tls: for the connection; None: the system's authorities, where the server asks for TLS.
         is_secure: TLS also where the server does not ask for it.
@@ -84,7 +82,6 @@ class NatsOptions:
     """
 
     servers: tuple[str, ...]
-    learned: dict[str, str] = field(default_factory=dict, compare=False)
     login: NatsLogin = NatsLogin()
     tls: ssl.SSLContext | None = None
     is_secure: bool = False

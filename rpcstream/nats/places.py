@@ -27,7 +27,7 @@ from ..transports.message_connection import trace_sent
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from .channel import Home, NatsChannel, payload_of
-from .messages import direct_message, encoded, ids_in, no_way
+from .messages import encoded, ids_in, no_way
 
 #: Sends a message with the calls of these ids; the method of a batch is empty.
 SendCall = Callable[[Encoded, str, Sequence[int | str]], None]
@@ -84,7 +84,6 @@ class Instance(NatsChannel):
 
     Attributes:
         call_ids: the calls that the instance has acknowledged.
-        is_leaving: the instance stops, and takes no more calls by its direct connection.
     """
 
     reads_lines = True
@@ -95,7 +94,6 @@ class Instance(NatsChannel):
         super().__init__(service, session, target=subject, own=f"{service.inbox}.i{number}", address=service.address)
         self.number = number
         self.call_ids: dict[int | str, None] = {}
-        self.is_leaving = False
         self._service = service
         # Replies and items of an instance belong to calls to the service.
         session.pending, session.streams = service.session.pending, service.session.streams
@@ -125,9 +123,6 @@ class Instance(NatsChannel):
             self._service.places.answered(self)
         elif "has" in params:
             self._service.places.acknowledged(self, ids_in(params["has"]))
-        elif "leaving" in params and self.detour is not None:
-            self.is_leaving = True
-            self.detour.add(direct_message(left=True))
         elif "wanted" in params and self._service.session.pending:
             self._service.large.detour_of(self)
 

@@ -23,7 +23,7 @@ from ..transports.listen import Listener
 from ..wire import envelope
 from .caller_table import AnyCaller, CallerTable, Sender
 from .callers import Caller
-from .direct import LEAVE_TIME, DirectListener
+from .direct import DirectListener
 from .identity import NO_LOGIN, CallerIdentities
 from .link import NO_RESPONDERS, REJOINING, NatsLink, Subscription, is_unanswerable
 from .messages import (
@@ -364,12 +364,8 @@ class NatsService:
             await link.flush()
         except ConnectionError:
             pass
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LEAVE_TIME):
-                for caller in list(self._callers.by_sender.values()):
-                    caller.leave()
-                while any(caller.is_expected for caller in self._callers.by_sender.values()):
-                    await asyncio.sleep(0.02)
+        while any(caller.is_expected for caller in self._callers.by_sender.values()):
+            await asyncio.sleep(0.02)
 
     def _drain(self, _: Any = None) -> None:
         for caller in self._callers.all():

@@ -77,7 +77,7 @@ NO_ANSWERS = [
     b'{"jsonrpc":"2.0","method":"$/credit","params":{"id":1,"n":-5}}',
     b'{"jsonrpc":"2.0","method":"$/direct","params":{"to":"?"}}',
     b'{"jsonrpc":"2.0","method":"$/direct","params":{"wanted":true,"address":"127.0.0.1:1","secret":"ab"}}',
-    b'{"jsonrpc":"2.0","method":"$/direct","params":{"has":[99,{}],"alive":1,"leaving":[]}}',
+    b'{"jsonrpc":"2.0","method":"$/direct","params":{"has":[99,{}],"alive":1,"failed":[]}}',
 ]
 
 
