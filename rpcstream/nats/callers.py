@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 
+from ..auth.gate import WRONG_TOKEN
 from ..errors import MessageTooLarge, MethodNotFound, NotAuthenticated, NotPermitted, RpcError
 from ..peer.credentials import Credentials
 from ..peer.deadline import INFINITE
@@ -16,7 +17,6 @@ from ..wire.buffers import Encoded, first_part
 from ..wire.envelope import BinaryFrame, Message, Oversize, error_reply, oversize
 from .channel import NOTIFICATION, Home, NatsChannel
 from .direct import CLAIM_TIME, LEAVE_TIME, CallerDetour, DirectListener
-from .identity import Shown
 from .link import NO_RESPONDERS
 from .messages import UNREADABLE, belongs_to_calls, direct_message, no_way, read_payload, refusal_of
 
@@ -39,6 +39,29 @@ _REFUSALS = (MethodNotFound, NotPermitted, NotAuthenticated)
 
 #: Characters that are read of the reason why a client could not connect.
 REASON_MAX = 500
+
+
+NO_TOKEN = {"reason": "the message shows no token: it stands in the header Authorization"}
+NOT_ACCEPTED = {"reason": "this caller is not accepted"}
+
+
+class Shown(NamedTuple):
+    """What a message shows of its sender.
+
+    Attributes:
+        user, account: as NATS says; empty where that is not read, or NATS says nothing.
+    """
+
+    token: str | None
+    user: str
+    account: str
+
+    @property
+    def refusal(self) -> dict[str, str]:
+        """Why a sender that shows this is not accepted."""
+        if self.token is not None:
+            return WRONG_TOKEN
+        return NOT_ACCEPTED if self.user or self.account else NO_TOKEN
 
 
 class Instance(Home, Protocol):

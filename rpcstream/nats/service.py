@@ -21,10 +21,9 @@ from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..transports.listen import Listener
 from ..wire import envelope
-from .caller_table import AnyCaller, CallerTable, Sender
+from .caller_table import NO_LOGIN, AnyCaller, CallerIdentities, CallerTable, Sender
 from .callers import Caller
 from .direct import DirectListener
-from .identity import NO_LOGIN, CallerIdentities
 from .link import NO_RESPONDERS, REJOINING, NatsLink, Subscription, is_unanswerable
 from .messages import (
     BATCH,
