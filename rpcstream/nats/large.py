@@ -26,9 +26,8 @@ from ..wire import envelope
 from ..wire.buffers import AttachedMessage, Encoded
 from ..wire.envelope import Message
 from .channel import Detour
-from .dial import error_text
 from .messages import DIRECT_METHOD, direct_message, reason_of
-from .options import DirectError, Offer, split_address
+from .options import DirectError, Offer, error_text, split_address
 from .places import Instance, Service
 
 #: Seconds that a client tries to connect, and to show its secret.

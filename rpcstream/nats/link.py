@@ -1,6 +1,6 @@
 """The connection of this process to NATS.
 
-It lives as long as one connection to one server (made by `dial`). A lost connection is not mended here, since calls and
+It lives as long as one connection to one server (see `options.open_connection`). A lost connection is not mended here, since calls and
 subscriptions in progress are lost with it; the caller makes another link. This module knows neither calls nor sessions.
 """
 
@@ -17,8 +17,7 @@ from ..backoff import Backoff
 from ..errors import ConnectFailed, NotPermitted
 from ..limits import DEFAULT_HOST
 from ..text import get_logger
-from .dial import close_connection, error_text, open_connection
-from .options import NatsOptions
+from .options import NatsOptions, close_connection, error_text, open_connection
 from .protocol import NatsMessage, NatsProtocol, header_block
 
 log = get_logger("rpcstream.nats")
