@@ -18,7 +18,7 @@ from ..wire.envelope import BinaryFrame, Message, Oversize, error_reply, oversiz
 from .channel import NOTIFICATION, Home, NatsChannel
 from .direct import CLAIM_TIME, LEAVE_TIME, CallerDetour, DirectListener
 from .link import NO_RESPONDERS
-from .messages import UNREADABLE, belongs_to_calls, direct_message, no_way, read_payload, refusal_of
+from .messages import UNREADABLE, belongs_to_calls, no_way, read_payload, refusal_of, session_message
 
 #: Seconds after which an instance acknowledges a call that it has not answered. The caller then knows where to send a
 #: cancel, and which instance to probe. Nearly all calls are answered sooner.
@@ -201,14 +201,17 @@ class Caller(CallerChannel):
         untold, self._untold = self._untold, []
         if self.is_over or not untold:
             return
-        if self.detour is not None:  # as what comes behind
-            self.detour.add(direct_message(has=untold))
-            return
-        payload = orjson.dumps(untold)
         # Ids may be long.
-        is_long = len(payload) > self._link.max_payload
-        for each in [orjson.dumps([call_id]) for call_id in untold] if is_long else [payload]:
-            self._link.publish(f"{self.inbox}.ack", each, self.own)
+        is_long = len(session_message(has=untold)) > self._link.max_payload
+        for call_ids in [[call_id] for call_id in untold] if is_long else [untold]:
+            self._say(session_message(has=call_ids))
+
+    def _say(self, message: bytes) -> None:
+        """Send a control message behind all others."""
+        if self.detour is None:
+            self.publish(message)
+        else:
+            self.detour.add(message)
 
     # -- direct connections -------------------------------------------------------------------------------------------
 
@@ -264,8 +267,8 @@ class Caller(CallerChannel):
         assert isinstance(self.detour, CallerDetour)
         return self.detour.offer.to_wire()
 
-    def take_direct(self, params: dict[str, Any]) -> None:
-        """As `NatsChannel.take_direct`: the client cannot connect."""
+    def take_control(self, params: dict[str, Any]) -> None:
+        """As `NatsChannel.take_control`: the client cannot open a direct connection."""
         if "failed" in params and self.detour is not None and self.detour.stream is None:
             self.detour.fail(str(params["failed"])[:REASON_MAX])
 
@@ -312,16 +315,14 @@ class Caller(CallerChannel):
             self.refuse_large(message, reason)
         else:
             self.detour = CallerDetour(self, self.instance.direct)
-            self.publish(direct_message(wanted=True))
+            self.publish(session_message(wanted=True))
             self.detour.send([message])
 
-    def say_alive(self, reply: str) -> None:
-        """Answer that this instance is alive, after the acknowledgements and all other messages."""
+    def say_alive(self) -> None:
+        """Say that this instance is alive, after the acknowledgements and all other messages."""
         self.hand_over()  # what has come in this turn
         self.tell()
-        if self.detour is not None:
-            self.detour.add(direct_message(alive=True))
-        self._link.publish(reply, b"[]" if self.detour is None else b"null", self.own)
+        self._say(session_message(alive=True))
 
     # -- for the listener (Connection) --------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from ..wire.buffers import Encoded, first_part
 from .channel import payload_of
 from .large import CONNECT_TIME, DirectStream, LargeCall, LargeCalls
 from .link import NatsLink, is_unanswerable, size_of
-from .messages import BATCH, CLIENT, INQUIRY, ROOT, encoded, ids_in, read_payload
+from .messages import BATCH, CLIENT, INQUIRY, ROOT, encoded
 from .places import CallPlaces, Instance, SubjectCalls
 from .protocol import NatsMessage
 
@@ -225,14 +225,12 @@ class ServiceConnection:
         if not data:  # from NATS, or from an instance that probes this client
             self._take_status(token, message, instance)
         elif token == SERVICE_TOKEN:
-            if data == b"[]":  # from an instance that has acknowledged all calls that it has
+            if data == b"[]":  # from an instance that has no session with this client
                 self.places.answered(instance)
         elif message.reply:
             instance = instance or self._add_instance(message.reply)
             if instance is None:
                 self._take_refusal(data)
-            elif token == "ack":
-                self.places.acknowledged(instance, ids_in(read_payload(data, self.limits)[0]))
             else:
                 instance.receive(data)
         else:  # from a program without sessions, or from an instance that could not read the message

@@ -26,7 +26,7 @@ from ..wire import envelope
 from ..wire.buffers import AttachedMessage, Encoded
 from ..wire.envelope import Message
 from .channel import Detour
-from .messages import DIRECT_METHOD, direct_message, reason_of
+from .messages import DIRECT_METHOD, reason_of, session_message
 from .options import DirectError, Offer, error_text, split_address
 from .places import Instance, Service
 
@@ -157,7 +157,7 @@ class InstanceDetour(Detour):
         except (OSError, ValueError) as error:
             text = f"no answer within {CONNECT_TIME:g} s" if isinstance(error, TimeoutError) else error_text(error)
             reason = f"the client could not connect to {address or 'the instance'}: {text}"
-            self._instance.publish(direct_message(failed=reason))
+            self._instance.publish(session_message(failed=reason))
             self._fail_calls(reason, Unread if isinstance(error, ConnectionLost) else ConnectFailed, address)
             self.fail(reason)
         else:

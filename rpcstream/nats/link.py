@@ -1,7 +1,7 @@
 """The connection of this process to NATS.
 
-It lives as long as one connection to one server (see `options.open_connection`). A lost connection is not mended here, since calls and
-subscriptions in progress are lost with it; the caller makes another link. This module knows neither calls nor sessions.
+It lives as long as one connection to one server. A lost connection is not mended here, since calls and subscriptions in
+progress are lost with it; the caller makes another link.
 """
 
 from __future__ import annotations

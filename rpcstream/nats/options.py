@@ -1,7 +1,7 @@
 """How to connect to NATS, and where an instance listens for direct connections.
 
-`open_connection` connects to one NATS server: the login, TLS, and why the server did not take it. It sends nothing secret
-without the encryption that was asked for. Errors name the option to change.
+`open_connection` connects to one NATS server: the login, TLS, and why the server did not take it. It sends nothing
+secret without the encryption that was asked for. Errors name the option to change.
 """
 
 from __future__ import annotations

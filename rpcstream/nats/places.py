@@ -117,8 +117,8 @@ class Instance(NatsChannel):
         own = f"{self._service.inbox}.{call_ids[0]}" if call_ids else self.own
         self._link.publish(subject, payload, own, self._service.headers)
 
-    def take_direct(self, params: dict[str, Any]) -> None:
-        """As `NatsChannel.take_direct`."""
+    def take_control(self, params: dict[str, Any]) -> None:
+        """As `NatsChannel.take_control`."""
         if "alive" in params:
             self._service.places.answered(self)
         elif "has" in params:

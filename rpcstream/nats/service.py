@@ -322,7 +322,7 @@ class NatsService:
             sender = self._sender(message)
             caller = self._callers.by_sender.get(sender)
             if caller is not None:
-                caller.say_alive(message.reply)
+                caller.say_alive()
             else:  # callers of another account have other inboxes here, and get no acknowledgements
                 self.link.publish(message.reply, b"[]" if sender.is_client else b"null")
 

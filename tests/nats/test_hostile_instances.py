@@ -13,7 +13,7 @@ pytest.importorskip("nats")
 
 from rpcstream import AsyncClient, ConnectFailed, ConnectionLost, RpcError
 
-from ..kit import reply, until
+from ..kit import notification, reply, until
 from ..kit.nats_raw_client import RawClient
 from .conftest import Clock
 from .service import Service
@@ -49,7 +49,9 @@ class RawInstance:
         return task, await self.next_call(method)
 
     def send(self, token: str, data: Any, own: str | None = None, head: bytes | None = None) -> None:
-        """Send to the inbox of the caller: token `m` for messages, `ack`."""
+        """Send to the inbox of the caller: token `m` for messages, `ack` with the ids of calls that this one has."""
+        if token == "ack" and isinstance(data, list):
+            token, data = "m", notification("$/session", has=data)
         payload = data if isinstance(data, bytes) else json.dumps(data).encode()
         self.raw.publish(f"{self.inbox}.{token}", payload, own or self.own, head)
 
@@ -75,9 +77,9 @@ NO_ANSWERS = [
     b'{"jsonrpc":"2.0","method":"$/item","params":{"stream":"x","value":1}}',
     b'{"jsonrpc":"2.0","method":"$/cancel","params":{"id":[]}}',
     b'{"jsonrpc":"2.0","method":"$/credit","params":{"id":1,"n":-5}}',
-    b'{"jsonrpc":"2.0","method":"$/direct","params":{"to":"?"}}',
-    b'{"jsonrpc":"2.0","method":"$/direct","params":{"wanted":true,"address":"127.0.0.1:1","secret":"ab"}}',
-    b'{"jsonrpc":"2.0","method":"$/direct","params":{"has":[99,{}],"alive":1,"failed":[]}}',
+    b'{"jsonrpc":"2.0","method":"$/session","params":{"to":"?"}}',
+    b'{"jsonrpc":"2.0","method":"$/session","params":{"wanted":true,"address":"127.0.0.1:1","secret":"ab"}}',
+    b'{"jsonrpc":"2.0","method":"$/session","params":{"has":[99,{}],"alive":1,"failed":[]}}',
 ]
 
 
