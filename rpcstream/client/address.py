@@ -94,6 +94,15 @@ class Address:
         return name if self.port == _PORTS.get(self.kind) else f"{name}:{self.port}"
 
     @property
+    def span_attributes(self) -> dict[str, str | int]:
+        """The attributes of this server in the spans of OpenTelemetry."""
+        if self.is_unix:
+            return {"network.transport": "unix", "server.address": self.path.replace("\0", "@")}
+        if self.is_nats or self.kind == "custom":
+            return {"server.address": str(self)}
+        return {"network.transport": "tcp", "server.address": self.host, "server.port": self.port}
+
+    @property
     def _bracketed(self) -> str:
         return f"[{self.host}]" if ":" in self.host else self.host
 

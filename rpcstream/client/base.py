@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
@@ -202,7 +203,7 @@ class BaseClient(ABC):
 
         A function takes the options of `Server.add`, and raises its errors. With a `Client` a plain function runs in a
         thread, and may call methods of this client. At a hub it is offered to others with `offer`; `shared=True` lets
-        other clients offer a method of the same name.
+        other clients offer a method of the same name, and the hub balances calls among them.
 
         A request object (a dict) is sent as it is, id included, and the whole reply object is given, with rich values
         decoded. An error reply is returned, not raised. Without an id the object is a notification, which gives None.
@@ -287,17 +288,13 @@ class BaseClient(ABC):
         """
 
     @abstractmethod
-    def offer(self, *, shared: bool = False) -> Any:
+    def offer(self) -> Any:
         """Offer the methods marked with `@client` to all clients of the hub and return the offered names.
 
         Others call them by their own name and as `client.method`. Call `offer` again for methods that you mark later.
         After a loss, the next connection offers them again: at once with `reconnect`, else with the next call. A method
         that another client offers by then is logged and left out. A forked process offers under a name that the hub
         chooses.
-
-        Args:
-            shared: other clients may offer the same methods, and the hub balances calls among them. For a single
-                method: `@client(shared=True)`.
 
         Raises:
             InvalidParams: the name is taken, or another client offers one of the methods. Nothing is offered then.
@@ -438,6 +435,9 @@ class Notice(Call):
     def __init__(self, marshaller: Marshaller, method: str, make: Callable[[], Encoded]) -> None:
         super().__init__(marshaller, method)
         self._make = make
+
+    def begin_span(self, make: Callable[[str], Any]) -> Any:
+        return nullcontext()  # what `make` encodes has a span of its own
 
     def enter(self, pending: PendingCalls, call: PendingCall) -> None:
         call.answer({}, b"")

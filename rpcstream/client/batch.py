@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -203,6 +203,11 @@ class BatchExchange(Call):
         #: How many calls have no reply yet.
         self._missing = 0
 
+    def begin_span(self, make: Callable[[str], Any]) -> _BatchSpans:
+        spans = [make(member.method) for member in self.members]
+        self.more = [span.members for span in spans]
+        return _BatchSpans(spans, self.members)
+
     def enter(self, pending: PendingCalls, call: PendingCall) -> None:
         self._pending, self._call = pending, call
         self._due = dict.fromkeys([each for each in self.members if each.is_due])
@@ -279,6 +284,20 @@ class BatchExchange(Call):
                 if not member.has_ended:
                     member.end(error)
         return False
+
+
+class _BatchSpans:
+    """The spans of a batch that is sent: one for each call and notification in it, all of which end with the batch."""
+
+    def __init__(self, spans: list[Any], members: list[BatchCall]) -> None:
+        self._spans = spans
+        self._members = members
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        for span, member in zip(self._spans, self._members, strict=True):
+            span.end(member.error if member.has_ended else error)
 
 
 def _request(member: BatchCall, timeout: float | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..errors import BY_STATUS, ConnectFailed, NotAuthenticated, RpcError
+from ..local_peer import waiter
 from ..text import get_logger
 from ..transports.connection import why_lost
 from ..transports.stream import LineStream
@@ -16,7 +17,6 @@ from .address import Address
 from .connection import ClientConnection, certificate_fault
 from .faults import TLS_ALERT, failure, is_permanent_failure, refusal_advice, silence
 from .options import Settings
-from .sockets import waiter
 
 if TYPE_CHECKING:
     from ..nats.options import NatsOptions

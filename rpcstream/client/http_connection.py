@@ -8,11 +8,10 @@ from typing import Any, cast
 
 import httptools
 
-from ..local_peer import widen_buffers
+from ..local_peer import Wait, waiter, widen_buffers
 from ..transports.connection import why_lost
 from .address import Address
 from .faults import TLS_ALERT, silence
-from .sockets import Wait, waiter
 
 #: Bytes of the head of a response, trailers included.
 HEAD_MAX = 64 * 1024

@@ -23,9 +23,9 @@ from ..peer.remote import Peer
 from ..text import get_logger
 from .address import check_lasting
 from .attempts import Unsent
-from .callbacks import Callbacks
 from .connect import connect_fault, join
-from .connection import ClientConnection, Keepalive, Slot, choose_slot, retrieve_exception
+from .connection import ClientConnection, Slot, choose_slot, keep_alive, retrieve_exception
+from .conversation import Callbacks
 from .options import Settings
 
 log = get_logger("rpcstream.client")
@@ -299,7 +299,7 @@ class ConnectionPool:
                 for greet in self.greetings:
                     await greet(connection)
                 if settings.keepalive is not None and connection.is_open:
-                    Keepalive(connection, settings.keepalive)
+                    self._keep_alive(connection, settings.keepalive)
         except Exception as error:
             fault = connect_fault(error, connection, is_joined=connection in self.connections)
             if connection.session.peer_is_leaving and isinstance(error, OSError):
@@ -317,6 +317,10 @@ class ConnectionPool:
             return connection
         connection.abort("this place is for another server since the attempt began (spread)")
         return await self._make(slot)
+
+    def _keep_alive(self, connection: ClientConnection, seconds: float) -> None:
+        task = connection.loop.create_task(keep_alive(connection, seconds))
+        connection.session.on_lost.append(task.cancel)
 
     def _was_lost(self, connection: ClientConnection) -> None:
         """Note that a connection is over."""

@@ -29,7 +29,7 @@ from ..peer.remote import BlockingPeer, Peer
 from ..text import get_logger
 from .aio import AsyncClient
 from .attempts import LOSSES, Times
-from .callbacks import Callbacks
+from .conversation import Callbacks
 from .options import Settings
 from .pool import CLOSED
 

@@ -10,19 +10,22 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import CallTimeout, ConnectFailed, ConnectionLost, MethodNotFound, RpcError
-from ..local_peer import widen_buffers
+from ..local_peer import milliseconds, waiter, widen_buffers
 from ..peer.calls import Call
 from ..peer.deadline import INFINITE
 from ..peer.marshal import Marshaller
 from ..peer.pending import OnProgress, PendingCall
 from ..peer.shared_memory import SharedMemory
 from ..wire.buffers import Encoded
+from .address import Address
 from .conversation import READ_SIZE, ClientConversation
 from .options import Settings
-from .sockets import dial, milliseconds, waiter
+
+if TYPE_CHECKING:
+    import ssl
 
 #: How much is read with one system call of a message that did not come whole.
 READ_SIZE_LONG = 1024 * 1024
@@ -374,3 +377,52 @@ def _reporting(receive: Callable[[int], bytes], on_receive: Callable[[int], obje
         return data
 
     return received
+
+
+def dial(settings: Settings, seconds: float | None) -> socket.socket:
+    """Connect to a TCP, TLS or Unix address, and block until that is done.
+
+    Args:
+        settings: with the address.
+        seconds: that this may take for each IP address of the host (of several servers: for all but the last); None for
+            no limit.
+
+    Raises:
+        OSError: the server cannot be reached, or TLS failed; TimeoutError without errno: the time is over.
+    """
+    if settings.address.kind == "unix":
+        return _dial_unix(settings.address.path, seconds)
+    *first, last = settings.address.in_turn
+    share = None if seconds is None else seconds / (len(first) + 1)
+    for address in first:
+        try:
+            return _dial_tcp(address, settings.tls, share)
+        except OSError:
+            continue
+    return _dial_tcp(last, settings.tls, seconds)
+
+
+def _dial_tcp(address: Address, tls: ssl.SSLContext | None, seconds: float | None) -> socket.socket:
+    # As bytes, where they say the same: for a text the codec of international names is imported, for 2 ms.
+    name: Any = address.host.encode() if address.host.isascii() else address.host
+    sock = socket.create_connection((name, address.port), timeout=seconds)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if tls is None:
+        return sock
+    try:
+        return tls.wrap_socket(sock, server_hostname=address.host.partition("%")[0])
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _dial_unix(path: str, seconds: float | None) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(seconds)
+        sock.connect(path)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from inspect import Signature
 from typing import Any
@@ -62,6 +62,15 @@ class Call:
         """The ids in the table of pending calls."""
         return (self.call_id,)
 
+    def begin_span(self, make: Callable[[str], Any]) -> Any:
+        """Begin the span of this call, a context manager (`peer.tracing`).
+
+        Args:
+            make: makes the span of a call of the method with this name.
+        """
+        self.trace = make(self.method)
+        return self.trace
+
     def enter(self, pending: PendingCalls, call: PendingCall) -> None:
         """Enter the table of pending calls, so that `call` gets the reply.
 
@@ -117,7 +126,7 @@ NAMES_KEPT = 256
 
 #: Attributes that the clients have themselves: a remote method of such a name is called by `client.call(name, …)`.
 CLIENT_NAMES = frozenset(
-    """address batch call call_sync close discover from_config notify notify_client offer on_connect publish
+    """address batch call close discover from_config notify notify_client offer on_connect publish
     registered_name replies_dropped request run state stream stream_request submit subscribe wait_closed
     withdraw""".split()  # noqa: SIM905 - a list takes a line for each name
 )

@@ -39,6 +39,15 @@ export async function asStored(blob) {
   return new Blob([blob.slice(0, at), "\x01", blob.slice(at + 1)], { type: blob.type })
 }
 
+/** A picture as it is stored, as `blob`, and its size; without a size if this browser cannot read it. */
+export async function measured(file) {
+  const blob = await asStored(file)
+  const bitmap = await createImageBitmap(blob).catch(() => null)
+  const { width, height } = bitmap ?? {}
+  bitmap?.close()
+  return { blob, width, height }
+}
+
 /** The pixels of the last picture that was looked at. Only one is kept: 12 megapixels take 48 MB. */
 let latest = {}
 
@@ -191,10 +200,8 @@ export async function picturesIn(params) {
   const found = []
   for (const [name, blob] of given) {
     if (!(blob instanceof Blob) || !blob.type.startsWith("image/") || found.length >= MOST_SENT) continue
-    const stored = await asStored(blob)
-    const bitmap = await createImageBitmap(stored).catch(() => null)
-    if (bitmap) found.push({ name, blob: stored, width: bitmap.width, height: bitmap.height })
-    bitmap?.close()
+    const facts = await measured(blob)
+    if (facts.width) found.push({ name, ...facts })
   }
   return found
 }
