@@ -142,7 +142,7 @@ def _perform(options: argparse.Namespace, setting: _Setting) -> int:
     if options.subscribe is not None:
         from .events import subscribe
 
-        return subscribe(options, setting.address, setting.access)
+        return subscribe(options, setting.address, setting.make_client)
     given = _params(options)
     if options.repeat:
         return _measure(options, setting, given)

@@ -6,11 +6,8 @@ import json
 from inspect import Parameter, Signature
 from typing import Any
 
-from ..openrpc.document import read_document
-from ..openrpc.methods import Api, Method
-from ..openrpc.schemas import text_of
-from ..openrpc.text import type_text
-from ..openrpc.types import DocumentError
+from ..openrpc.document import read_document, text_of
+from ..openrpc.types import Api, DocumentError, Method, type_text
 from ..text import visible
 
 

@@ -30,11 +30,11 @@ def stubs(document: Any, language: str) -> str:
     from ..openrpc.document import read_document
 
     if language == "python":
-        from .python import write_python
+        from .python import PythonModule
 
-        return write_python(read_document(document))
+        return PythonModule(read_document(document)).text()
     if language == "typescript":
-        from .typescript import write_typescript
+        from .typescript import TypeScriptModule
 
-        return write_typescript(read_document(document))
+        return TypeScriptModule(read_document(document)).text()
     raise ValueError(f"no types are written in {language!r}, only in {', '.join(LANGUAGES)}")

@@ -62,12 +62,12 @@ class Field {
     for (const event of ["input", "change"]) this.body.addEventListener(event, () => this.#edited())
   }
 
-  /** The type, the bounds and the default; the default of a text is its placeholder. */
+  /** The type, the bounds and the default. */
   #showHead() {
     const editor = this.#editor
     const typeName = typeText(this.schema, this.env.schemas)
     const notes = [editor?.limits ? `${typeName}, ${editor.limits}` : typeName]
-    if (this.default && !(this.#hasPlaceholder())) notes.push(`default ${this.default}`)
+    if (this.default) notes.push(`default ${this.default}`)
     this.title.append(...notes.map((each) => h("span", { class: "note" }, each)), this.open, this.reset)
   }
 
@@ -82,7 +82,7 @@ class Field {
       editor.input.id = uid()
       if (!this.isBig) this.label.setAttribute("for", editor.input.id)
       editor.input.setAttribute("aria-describedby", this.error.id)
-      if (!this.isRequired && this.#hasPlaceholder()) editor.input.placeholder = this.default || editor.input.placeholder
+      if (!this.isRequired && this.default && this.#hasPlaceholder()) Object.assign(editor.input, { placeholder: this.default, className: this.default === "None" ? "" : "preset" })
     }
     this.body.append(withUnit(editor, this.resolved["x-unit"]))
     return editor
@@ -120,7 +120,6 @@ class Field {
     this.body.hidden = isBig && !isSent
     this.open.hidden = !isBig || isSent
     this.reset.hidden = isRequired || !isSent
-    this.body.classList.toggle("unsent", !isSent)
   }
 
   #clear() {
