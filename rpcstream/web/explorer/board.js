@@ -21,11 +21,13 @@ export function makeBoard(shelf, label, onSize, ...tools) {
     shown_ = blob
     board.isReady = false
     if (blob) {
-      image.src = URL.createObjectURL(await asStored(blob))
+      const stored = await asStored(blob)
+      if (blob !== shown_) return // another picture came meanwhile
+      image.src = URL.createObjectURL(stored)
       await image.decode().catch(() => null)
       URL.revokeObjectURL(image.src)
     }
-    if (blob !== shown_) return // another picture came meanwhile
+    if (blob !== shown_) return
     const { naturalWidth: width, naturalHeight: height } = image
     board.isReady = Boolean(blob) && width > 0 && width * height <= LARGEST
     empty.textContent = blob && !board.isReady ? "This picture cannot be drawn on." : "Choose a picture, and draw on it here."

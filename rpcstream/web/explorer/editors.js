@@ -329,15 +329,12 @@ export function objectEditor(members, env, level = 0) {
   const fields = new Map(members.slice(0, MOST_FIELDS).map((each) => [each.name, field(each.name, each.schema, env, { ...each, level })]))
   const node = h("div", { class: "fields" }, [...fields.values()].map((each) => each.node))
   if (members.length > MOST_FIELDS) node.append(h("p", null, `${members.length - MOST_FIELDS} more are not shown`))
-  return { node, draft() {
+  function sent(read) {
     const made = Object.create(null)
-    for (const [name, each] of fields) if (each.isSent) made[name] = each.draft()
+    for (const [name, each] of fields) if (each.isSent) made[name] = read(name, each)
     return made
-  }, get() {
-    const made = Object.create(null)
-    for (const [name, each] of fields) if (each.isSent) made[name] = getAt(name, each)
-    return made
-  }, set(value) {
+  }
+  return { node, draft: () => sent((_, each) => each.draft()), get: () => sent(getAt), set(value) {
     for (const [name, each] of fields) each.set(value && Object.hasOwn(value, name) ? value[name] : undefined)
   }, fail: (path, text) => failAt(fields.get(String(path[0])), path, text) }
 }

@@ -119,7 +119,7 @@ function cell(value, env, level) {
   if (isNumber(value)) return h("td", { class: "number" }, numberNode(value))
   if (typeof value === "boolean") return h("td", null, String(value))
   if (value === null) return h("td", { class: "note" }, "null")
-  if (typeof value === "string" && value.length < 300) return h("td", null, value)
+  if (typeof value === "string" && value.length < 300) return h("td", { class: value.length < 24 ? "short" : null }, value)
   return h("td", null, valueView(value, env, level + 2))
 }
 
@@ -177,9 +177,6 @@ export function streamView() {
     credit(left) {
       credit = ` · credit ${left}`
       due()
-    },
-    get count() {
-      return count
     },
   }
 }
