@@ -237,3 +237,33 @@ async def test_forged_answers_of_nats(clock: Clock, instance: RawInstance) -> No
     assert isinstance(first.exception(), ConnectFailed)
     instance.send("m", reply(two["id"], "second"))
     assert await second == "second"
+
+
+@pytest.mark.parametrize(
+    ("permit", "offer"),
+    [
+        *((each, None) for each in (5, [], {}, {"session": []}, {"session": "rpc.other"})),
+        *((None, each) for each in (5, {}, {"address": [], "secret": "ab"}, {"address": "nowhere", "secret": "ab"})),
+    ],
+    ids=str,
+)
+async def test_answers_to_a_large_call_that_make_no_sense(
+    clock: Clock, instance: RawInstance, permit: Any, offer: Any
+) -> None:
+    """The call fails, as one that was not sent."""
+
+    async def answer() -> None:
+        while True:
+            call = await instance.next_call("rpc.direct")
+            result = offer if not call["params"] else {"session": instance.own} if permit is None else permit
+            instance.send("m", reply(call["id"], result))
+
+    await instance.raw.subscribe(instance.own)
+    answering = asyncio.create_task(answer())
+    call = asyncio.create_task(instance.client.call("one", "x" * 2_000_000))
+    await clock.until(call.done)
+    with pytest.raises((ConnectionLost, ConnectFailed)):
+        await call
+    answering.cancel()
+    await asyncio.wait({answering})
+    await instance.check("two")
