@@ -151,6 +151,24 @@ async def test_a_call_that_is_not_acknowledged(clock: Clock, instance: RawInstan
         assert await waiting == "right"
 
 
+async def test_an_instance_that_dies_before_it_answers_whether_it_is_alive(
+    clock: Clock, service: Service, instance: RawInstance
+) -> None:
+    """A call that it may have had is lost, although NATS had still delivered the question to it."""
+    own = f"{instance.own}-dying"
+    async with service.raw(own) as dying:
+        known, call = await instance.called("known")
+        instance.send("m", reply(call["id"], 1), own)
+        await known
+        waiting, _ = await instance.called("slow")
+        await clock.until(lambda: not (instance.raw.messages.empty() or dying.messages.empty()))
+        instance.send("q0", [], "")  # another one is alive
+        await instance.raw.flush()
+    await clock.until(waiting.done)
+    with pytest.raises(ConnectionLost, match="is gone, or the message was lost"):
+        await waiting
+
+
 async def test_a_cancel_before_the_acknowledgement_is_sent_when_it_comes(instance: RawInstance) -> None:
     await instance.raw.subscribe(instance.own)
     waiting, call = await instance.called("one")
