@@ -234,7 +234,7 @@ class LargeCalls:
     async def _send_when_permitted(self, call: LargeCall) -> None:
         params = {"method": call.method, "size": call.size}
         try:
-            permit = await self.ask(partial(self._publish_question, call.subject), params, call.method or "")
+            permit = await self.ask(partial(self._service.ask, call.subject), params, call.method or "")
         except Exception as error:
             failure: Exception = error
             if isinstance(error, ConnectionLost):
@@ -243,16 +243,14 @@ class LargeCalls:
             return
         finally:
             self._size -= call.size
-        instance = self._service.instances.get(permit.get("session", "") if type(permit) is dict else "")
+        session = permit.get("session") if type(permit) is dict else None
+        instance = self._service.instances.get(session) if type(session) is str else None
         if instance is None:
             reason = "the instance has permitted nothing, or is gone"
             self._service.places.fail(call.call_ids, partial(_failure, Unread, reason, None))
         elif not call.call_ids or self._service.is_wanted(call.call_ids):
             self._permits[call.method] = instance, self._loop.time() + PERMIT_TIME
             self._send(call, instance)
-
-    def _publish_question(self, subject: str, request: bytes, call_id: int) -> None:
-        self._service.publish_call(subject, request, (call_id,))
 
     async def ask(self, publish: Callable[[bytes, int], None], params: dict[str, Any], method: str) -> Any:
         """Call `rpc.direct` of an instance.

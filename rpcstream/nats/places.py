@@ -68,7 +68,7 @@ class Service(Home, Protocol):
     @property
     def instances(self) -> Mapping[str, Instance]: ...
 
-    def publish_call(self, subject: str, payload: bytes, call_ids: Sequence[int | str]) -> None: ...
+    def ask(self, subject: str, request: bytes, call_id: int) -> None: ...
 
     def is_wanted(self, call_ids: Iterable[int | str]) -> bool: ...
 
@@ -279,10 +279,10 @@ class CallPlaces:
         self._timer = None
         pending, now = self._pending, self._loop.time()
         self._sent = {call_id: sent for call_id, sent in self._sent.items() if pending.find(call_id) is not None}
-        for place in list(self._service.instances.values()):
-            if self.has_calls(place):
-                place.probe()
         self._look_for_late(now)
+        for place in list(self._service.instances.values()):
+            if place in self._silent or self.has_calls(place):
+                place.probe()
         if pending:
             self.watch()
 
@@ -295,10 +295,9 @@ class CallPlaces:
         if self._late and self._is_answered:
             return  # the event loop of an instance is blocked: it may have the call
         self._late = [call_id for call_id, (sent, _, _) in self._sent.items() if now - sent > LATE_AFTER]
+        self._silent, self._is_answered = [], False
         if self._late:
-            self._silent, self._is_answered = list(self._service.instances.values()), False
-            for place in self._silent:
-                place.probe()
+            self._silent = list(self._service.instances.values())
             self._service.inquire()
 
     def answered(self, place: Instance | None) -> None:
