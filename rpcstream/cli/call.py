@@ -197,7 +197,7 @@ def _check_output(options: argparse.Namespace) -> None:
         from .files import check_writable, is_folder, item_path
 
         if options.stubs is not None and is_folder(options.output):
-            raise UsageError(f"cannot write {options.output!r}: --stubs makes one file")
+            raise UsageError(f"cannot write {options.output!r}: --stubs writes one file: give its name")
         is_numbered = options.stream or options.subscribe is not None
         check_writable(item_path(options.output, 1 if is_numbered else None))
 

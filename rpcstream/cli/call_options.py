@@ -76,7 +76,7 @@ server
   --nats-creds FILE                NATS: your credentials
   --profile NAME, --config FILE    take options from a configuration file
   --wait-for SECONDS               wait for a server that has not started yet
-parameters: NAME=VALUE, NAME=FILE where METHOD takes a file, NAME:=JSON
+parameters: NAME=VALUE, NAME=FILE if METHOD takes a file, NAME:=JSON
   -i, --image [NAME=]FILE          an image
   -f, --file [NAME=]FILE           the bytes of a file
   --positional VALUE ...           parameters by position
@@ -90,7 +90,7 @@ call
   --repeat N, --concurrency C      measure N calls, C at a time
   --stubs LANG, --check FILE       write types for python or typescript
 output
-  -o, --output FILE                save the result; DIR/: one file a member
+  -o, --output FILE                save the result; DIR/: one file per member
   --select PATH                    only this member of the result: boxes.0.label
   --format FORM                    auto (default), text, json or raw
   --progress, --no-progress        show progress (default: on a terminal)
@@ -99,7 +99,7 @@ events
   --subscribe PATTERN              show events: --max-events N, --reconnect
   --publish TOPIC                  send an event to a hub: --retain keeps it
 
--h, --help, --version; more about all options: docs/reference/command-line.md
+-h, --help, --version; all options: docs/reference/command-line.md
 """
 
 

@@ -79,7 +79,7 @@ def parse_item(text: str) -> Item:
     if colon and kind not in ("", *KINDS):
         raise UsageError(
             f"{source}: unknown type {kind!r}; the types are {', '.join(KINDS)}"
-            f" (a key that holds a colon needs one: {left}:str=...)"
+            f" (if the key contains a colon, add a type: {left}:str=...)"
         )
     if not key:
         raise UsageError(f"{source}: the key before the '=' is missing")
@@ -120,7 +120,8 @@ def build_params(items: Iterable[Item], convert: Callable[[Item], Any]) -> Param
     if len(named) < len(items):
         nameless = next(item for item in items if item.key is None)
         raise UsageError(
-            f"parameters go by name or by position, not both: {named[0].source} has a name, {nameless.source} has none"
+            "pass parameters by name or by position, not both: "
+            f"{named[0].source} has a name, {nameless.source} has none"
         )
     result: dict[str, Any] = {}
     for item in named:

@@ -1,21 +1,19 @@
-"""What the sync and the async client have in common: their interface, documented once, and what moves no bytes.
+"""The interface that the blocking and the async client share, documented once.
 
-Owns the documentation of every method that users call, remote methods as attributes, and the params of messages to a
-hub. Does not know whether a call blocks or is awaited: where it says "gives", an `AsyncClient` gives an awaitable.
+Where a docstring says "gives", an `AsyncClient` gives an awaitable.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from ..errors import EncodeError, RpcError
-from ..peer.calls import CLIENT_NAMES, NAMES_KEPT, Call, Method, params_of, remote_name
+from ..peer.calls import CLIENT_NAMES, NAMES_KEPT, Call, Method, Notice, RawCall, params_of, remote_name
 from ..peer.marshal import NOT_GIVEN, Marshaller
-from ..peer.pending import OnProgress, PendingCall, PendingCalls
+from ..peer.pending import OnProgress
 from ..wire.buffers import Encoded
 from .attempts import check_params, given_params
 from .options import Settings
@@ -392,60 +390,6 @@ class BaseClient(ABC):
     ) -> Any:
         make = partial(self._notification, method, params_of(method, args, kwargs))
         return self._perform(Notice(self._marshaller, method, make), timeout, None, wait_for)
-
-
-class RawCall(Call):
-    """A request object that is sent as it is, id included; the outcome is the whole response object.
-
-    `enter` raises ValueError if the id is neither a string nor an integer, or belongs to a waiting call.
-    """
-
-    def __init__(self, marshaller: Marshaller, message: dict[str, Any]) -> None:
-        method, window = message.get("method"), message.get("stream")
-        super().__init__(
-            marshaller,
-            method if isinstance(method, str) else "(no method)",
-            window=window if type(window) is int else None,
-        )
-        self._message = message
-
-    def enter(self, pending: PendingCalls, call: PendingCall) -> None:
-        self.call_id = self._message["id"]
-        pending.add_as(self.call_id, call)
-
-    def encode(self, left: float, *, says_whole: bool = False) -> Encoded:
-        more = {} if self.trace is None else self.trace.sent(self.call_id)
-        return self.marshaller.encode({**more, **self._message}, self.method)
-
-    def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> dict[str, Any]:
-        return self.marshaller.response(self.method, reply, line)
-
-
-class Notice(Call):
-    """A message without a reply, such as a notification: the call ends as soon as it is sent.
-
-    Args:
-        marshaller: as for `Call`.
-        method: for errors.
-        make: encodes the message; called when there is a connection for it.
-    """
-
-    methods = call_ids = ()
-
-    def __init__(self, marshaller: Marshaller, method: str, make: Callable[[], Encoded]) -> None:
-        super().__init__(marshaller, method)
-        self._make = make
-
-    def begin_span(self, make: Callable[[str], Any]) -> Any:
-        return nullcontext()  # what `make` encodes has a span of its own
-
-    def enter(self, pending: PendingCalls, call: PendingCall) -> None:
-        call.answer({}, b"")
-
-    def encode(self, left: float, *, says_whole: bool = False) -> Encoded:
-        return self._make()
-
-    def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> None: ...
 
 
 def check_hello(hello: object) -> None:

@@ -15,7 +15,7 @@ from ..transports.stream import LineStream
 from ..wire.http_messages import readable_text
 from .address import Address
 from .connection import ClientConnection, certificate_fault
-from .faults import TLS_ALERT, failure, is_permanent_failure, refusal_advice, silence
+from .faults import TLS_ALERT, connect_failed, refusal_advice, silence
 from .options import Settings
 
 if TYPE_CHECKING:
@@ -39,9 +39,8 @@ def connect_fault(error: Exception, connection: ClientConnection, *, is_joined: 
     if isinstance(error, ConnectFailed):
         return error
     if isinstance(error, OSError):
-        why, lasts = failure(error, settings.connect_timeout, settings.address), is_permanent_failure(error)
         fault = certificate_fault(connection.reason, address)
-        return fault or ConnectFailed(why, address=address, is_permanent=lasts)
+        return fault or connect_failed(error, settings.connect_timeout, settings.address)
     if isinstance(error, RpcError):
         if isinstance(error, NotAuthenticated) or not is_joined:
             error.method = error.address = None  # the calls that wait name their own method

@@ -1,4 +1,4 @@
-"""What a client knows of the methods of its server, once it has their descriptions (`rpc.discover`)."""
+"""What a client knows about the methods of its server, from their descriptions (`rpc.discover`)."""
 
 from __future__ import annotations
 

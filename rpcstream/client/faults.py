@@ -1,7 +1,6 @@
-"""Why a connection could not be made, or ended before any answer, and which option of the client to change.
+"""Error texts for connections that fail: the reason, and which option of the client to change.
 
-Owns these texts. An option is named as an argument of Python, `ca=`; the command line translates that. Imported when
-there is such an error.
+Options are named as arguments in Python, `ca=`; the command line translates the names. Imported only for such an error.
 """
 
 from __future__ import annotations
@@ -40,14 +39,21 @@ _WITH_TLS = {"tcp": "tls", "http": "https", "ws": "wss"}
 _WITHOUT_TLS = {secure: plain for plain, secure in _WITH_TLS.items()}
 
 
-def failure(error: OSError, seconds: float | None, address: Address) -> str:
-    """Describe why connecting failed.
+def connect_failed(error: OSError, seconds: float | None, address: Address, method: str | None = None) -> ConnectFailed:
+    """The error of a call that has no connection.
 
     Args:
         error: what the system or TLS raised.
         seconds: the time that connecting was given.
         address: of the server.
+        method: that was called.
     """
+    reason, is_permanent = _failure(error, seconds, address), _is_permanent(error)
+    return ConnectFailed(reason, method=method, address=str(address), is_permanent=is_permanent)
+
+
+def _failure(error: OSError, seconds: float | None, address: Address) -> str:
+    """Describe why connecting failed."""
     if is_own_timeout(error) and seconds is not None:
         return f"could not connect within {seconds:g} s"
     refusal = getattr(error, "verify_message", None)
@@ -65,10 +71,8 @@ def failure(error: OSError, seconds: float | None, address: Address) -> str:
     return f"could not connect: {_address_advice(error, address)}{reason or error or type(error).__name__}"
 
 
-def is_permanent_failure(error: BaseException) -> bool:
+def _is_permanent(error: OSError) -> bool:
     """Tell whether connecting failed for a reason that another attempt does not change: certificates, no TLS at all."""
-    if isinstance(error, ConnectFailed):
-        return error.is_permanent
     if getattr(error, "verify_message", None) is not None:
         return True
     reason = str(getattr(error, "reason", None) or "")

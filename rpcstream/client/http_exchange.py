@@ -83,8 +83,7 @@ class Exchange:
                 # It has no deadline: without a response the connection would be taken for ever.
                 self._end_after(seconds, connection, "the server did not answer a notification (message_timeout)")
             await connection.send(self.parts, self.size)
-            takes_frames = b"accept-post" in connection.headers and names_frames(connection.header(b"accept-post"))
-            if takes_frames and self._session.takes_binary:
+            if self._session.takes_binary and names_frames(connection.header(b"accept-post")):
                 use_binary(self._session)
             if 200 <= connection.status < 300:
                 await self._receive(connection)
@@ -260,6 +259,6 @@ class Exchange:
         said += " (redirects are not followed)" if 300 <= status < 400 else ""
         # A proxy that cannot reach the server, or waits no longer, does not know whether the call was carried out.
         make_error: MakeError = ConnectionLost if status in (408, 502, 504) else ConnectFailed
-        if status == 408 and connection.is_on_used:
+        if status == 408 and connection.requests > 1:
             make_error = Unread  # the server has closed the connection while the request was on its way
         self.fail(f"the server answered with {said}", make_error)

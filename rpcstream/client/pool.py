@@ -1,6 +1,6 @@
-"""The connections of one async client: made when they are needed, kept open, replaced after they were lost.
+"""The connections of one async client: opened when needed, kept open, and replaced after a loss.
 
-All calls that wait for a connection share the attempts to make it.
+All calls that wait for a connection share the attempts to open it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class ConnectionPool:
         self._marshaller = marshaller
         self._callbacks = callbacks
         self._make_slot = partial(Slot, self.address, settings.reconnect, self._make, self._set_state, self._was_lost)
-        self._slots = [self._make_slot() for _ in range(settings.pool or 1)]
+        count = 1 if address.is_http else settings.pool or 1  # over HTTP one session has all connections
+        self._slots = [self._make_slot() for _ in range(count)]
         self._only = self._slots[0] if len(self._slots) == 1 else None
         self._write_max = min(WRITE_MAX, settings.limits.write_buffer)
         self._state = "idle"

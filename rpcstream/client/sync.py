@@ -1,7 +1,4 @@
-"""The sync client: each call blocks its thread, on a connection that stays open.
-
-`sync_engine` sends the calls and retries them.
-"""
+"""The blocking client: each call blocks its thread, on a connection that stays open."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CallTimeout, ConnectFailed, ConnectionLost, MethodNotFound, RpcError
+from ..errors import CallTimeout, ConnectionLost, MethodNotFound, RpcError
 from ..local_peer import milliseconds, waiter, widen_buffers
 from ..peer.calls import Call
 from ..peer.deadline import INFINITE
@@ -132,12 +132,11 @@ class SyncConnection:
                 error.method = method
             if not isinstance(error, OSError):
                 raise
-            from .faults import failure, is_own_timeout, is_permanent_failure
+            from .faults import connect_failed, is_own_timeout
 
             if is_own_timeout(error) and ends == deadline:
                 raise CallTimeout("no connection in time", method=method, address=self._address) from error
-            why, lasts = failure(error, limit, self._settings.address), is_permanent_failure(error)
-            raise ConnectFailed(why, method=method, address=self._address, is_permanent=lasts) from error
+            raise connect_failed(error, limit, self._settings.address, method) from error
         self._is_new = True
         return self.conversation
 

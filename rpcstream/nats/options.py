@@ -38,13 +38,13 @@ _PREFIX = re.compile(r"(?=.{1,128}\Z)[!#%-)+-\-/-=?-~][!-)+-\-/-=?-~]*(\.[!-)+-\
 
 @dataclass(frozen=True, kw_only=True)
 class NatsLogin:
-    """What shows NATS who this process is; at most one way of the three.
+    """The login of a client or server at NATS. Pass one of `creds`, `nkey` and `user`.
 
     Attributes:
         creds: a credentials file (`.creds`: a JWT and the seed of its key).
         nkey: a file with the seed of an nkey.
-        user, password: a name and its password; a user alone is a token of NATS.
-        inbox_prefix: what subjects for answers begin with, for a user whose permissions name other ones than `_INBOX`.
+        user, password: the user's name and password. A user without a password is a NATS token.
+        inbox_prefix: the prefix of reply subjects, if the user's permissions require another than `_INBOX`.
     """
 
     creds: str | os.PathLike[str] | None = None

@@ -330,7 +330,7 @@ def read_document(document: Any, only: str | None = None) -> Api:
     """
     methods = document.get("methods") if isinstance(document, dict) else None
     if not isinstance(methods, list):
-        raise DocumentError("it is no OpenRPC document: it has no list of methods")
+        raise DocumentError("this is not an OpenRPC document: it has no list of methods")
     if len(methods) > MAX_METHODS:
         raise DocumentError(f"the document has {len(methods):,} methods, and at most {MAX_METHODS:,} can be read")
     reader = SchemaReader(document)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from inspect import Signature
 from typing import Any
@@ -100,6 +101,60 @@ class Call:
     def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> Any:
         """The value that the caller gets for the reply; raises the error that it gets."""
         return self.marshaller.value(self.method, reply, line, self.returns)
+
+
+class RawCall(Call):
+    """A request object that is sent as it is, id included; the outcome is the whole response object.
+
+    `enter` raises ValueError if the id is neither a string nor an integer, or belongs to a waiting call.
+    """
+
+    def __init__(self, marshaller: Marshaller, message: dict[str, Any]) -> None:
+        method, window = message.get("method"), message.get("stream")
+        super().__init__(
+            marshaller,
+            method if isinstance(method, str) else "(no method)",
+            window=window if type(window) is int else None,
+        )
+        self._message = message
+
+    def enter(self, pending: PendingCalls, call: PendingCall) -> None:
+        self.call_id = self._message["id"]
+        pending.add_as(self.call_id, call)
+
+    def encode(self, left: float, *, says_whole: bool = False) -> Encoded:
+        more = {} if self.trace is None else self.trace.sent(self.call_id)
+        return self.marshaller.encode({**more, **self._message}, self.method)
+
+    def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> dict[str, Any]:
+        return self.marshaller.response(self.method, reply, line)
+
+
+class Notice(Call):
+    """A message without a reply, such as a notification: the call ends as soon as it is sent.
+
+    Args:
+        marshaller: as for `Call`.
+        method: for errors.
+        make: encodes the message; called when there is a connection for it.
+    """
+
+    methods = call_ids = ()
+
+    def __init__(self, marshaller: Marshaller, method: str, make: Callable[[], Encoded]) -> None:
+        super().__init__(marshaller, method)
+        self._make = make
+
+    def begin_span(self, make: Callable[[str], Any]) -> Any:
+        return nullcontext()  # what `make` encodes has a span of its own
+
+    def enter(self, pending: PendingCalls, call: PendingCall) -> None:
+        call.answer({}, b"")
+
+    def encode(self, left: float, *, says_whole: bool = False) -> Encoded:
+        return self._make()
+
+    def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> None: ...
 
 
 def params_of(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | dict[str, Any] | None:

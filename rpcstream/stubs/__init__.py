@@ -1,7 +1,6 @@
-"""Typed clients: Python and TypeScript types of the methods of a server, out of its OpenRPC document.
+"""Typed clients: Python and TypeScript types of a server's methods, made from its OpenRPC document.
 
-Owns the languages there are. The text depends on the document alone: the same document gives the same bytes. Pure;
-imported when types are asked for.
+The same document always gives the same bytes.
 """
 
 from __future__ import annotations

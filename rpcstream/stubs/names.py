@@ -1,4 +1,4 @@
-"""What the writers of all languages share: documentation, and names that do not collide."""
+"""Documentation and unique names, shared by the writers of all languages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Writes types for the JavaScript client: an interface `Api`, for `new Client<Api>(url)`.
 
-Owns the layout of that module, and how every text of a document becomes a literal, a name or a comment that cannot be
-anything else.
+Text of a document only becomes literals, names or comments, never other code.
 """
 
 from __future__ import annotations

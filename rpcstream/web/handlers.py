@@ -1,4 +1,4 @@
-"""A function that answers GET: its path, its arguments from path and query, its result, its error, and its time-out."""
+"""Calls a function that answers GET with the parameters of a request, and handles its result, error or timeout."""
 
 from __future__ import annotations
 

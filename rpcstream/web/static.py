@@ -76,15 +76,17 @@ def type_of(name: str) -> str:
 
 #: Comments that have lines of their own, and indentation.
 _COMMENTS = re.compile(rb"^ *(/\*\*((?!\*/).)*\*/|//[^\n]*)\n|^ +", re.DOTALL | re.MULTILINE)
+#: Comments behind code in which no string or regular expression can begin.
+_REMARKS = re.compile(rb"""^([^"'`/\n]*?) *//[^\n]*$""", re.MULTILINE)
 
 
 def without_comments(program: bytes) -> bytes:
-    """JavaScript without comments and indentation, which saves a sixth of its size when compressed.
+    """JavaScript without most comments and indentation, which saves a fifth of its size when compressed.
 
     Args:
         program: in which no string and no template has more than one line.
     """
-    return _COMMENTS.sub(b"", program)
+    return _REMARKS.sub(rb"\1", _COMMENTS.sub(b"", program))
 
 
 class Content:

@@ -147,7 +147,7 @@ WRONG_OPTIONS = [
         {"certificate": "without-key", "key": "other-key"},
         "{certificate} and {key} must .*KEY_VALUES_MISMATCH",
     ),
-    ("tls://tls", {"key": "key"}, "{key} is the key of a certificate, and {certificate} is not given"),
+    ("tls://tls", {"key": "key"}, "{key} needs the certificate that it belongs to: pass {certificate}"),
     ("tcp://plain", {"ca": "ca"}, "{tls} is for TLS"),
 ]
 

@@ -259,7 +259,11 @@ def test_arrays_are_lines_points_histograms_and_values(explore) -> None:
         explorer.choose("embed")
         card = explorer.call()
         assert card.get_by_role("radio", name="Scatter").is_checked()
-        assert "scatter chart of 200 points" in card.locator("canvas").get_attribute("aria-label")
+        card.get_by_label("scatter chart of 200 points").wait_for()
+        accent = card.locator("canvas").evaluate("node => getComputedStyle(node).color.match(/\\d+/g).map(Number)")
+        pixels = explorer.pixels(card.locator("canvas"))
+        shown = np.abs(pixels[pixels[..., 3] > 150][:, :3].astype(int) - accent).max(axis=1) < 6
+        assert shown.sum() > 1000  # the points have the accent's colour
         accessible(explorer)
         explorer.choose("depth")
         card = explorer.call()

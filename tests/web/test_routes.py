@@ -160,7 +160,8 @@ FILES = ("/docs/explorer.js", "/docs/style.css", "/docs/icon.svg")
 def lines_of(path: Path) -> list[str]:
     """The lines of a program without comments and indentation."""
     code = re.sub(r"/\*\*.*?\*/", "", path.read_text("utf-8"), flags=re.DOTALL)
-    return [line.strip() for line in code.splitlines() if line.strip() and not line.strip().startswith("//")]
+    lines = [line.strip() for line in code.splitlines() if line.strip() and not line.strip().startswith("//")]
+    return [re.sub(r" *//.*", "", line) if re.match(r"""[^"'`/]*//""", line) else line for line in lines]
 
 
 async def found(server: Server, path: str) -> bytes | None:

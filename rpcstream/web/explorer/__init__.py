@@ -1,7 +1,7 @@
-"""The explorer: a page at `/docs` on which people see the methods of a server, and call them.
+"""The explorer: a page at `/docs` where people see and call the methods of a server.
 
-The page has nothing of the server in it: what it shows comes by the calls that it makes, for which it must authenticate
-like any other client. So it is public.
+The page contains nothing about the server. It makes calls to get its content, and must authenticate for them like any
+other client. So the page itself is public.
 """
 
 from __future__ import annotations

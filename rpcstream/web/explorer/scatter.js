@@ -1,11 +1,12 @@
 // Points in a plane, such as an embedding of two dimensions.
 
 import { inSlices } from "../rpcstream.js"
-import { short } from "./chart.js"
+import { areaOf, drawScales, short } from "./chart.js"
 import { h } from "./dom.js"
 import { describe } from "./statistics.js"
 
-const [WIDTH, HEIGHT, EDGE] = [1440, 900, 60] // pixels of the canvas
+const [WIDTH, HEIGHT] = [1440, 900] // pixels of the canvas
+const EDGE = 8 // pixels of the page between the outermost points and the scales
 const NEAR = 40
 const MOST_POINTS = 200_000
 const MANY = 2000 // points, from which on they are small squares
@@ -28,12 +29,13 @@ export function scatter(shape, data) {
   const count = axes[0].length
   const title = `${Math.max(...shape).toLocaleString()} points`
   const readout = h("p", { class: "note value" }, title)
-  inSlices(draw(canvas, axes)).then((seen) => canvas.addEventListener("pointermove", ({ clientX, clientY }) => {
+  const follow = (seen) => canvas.addEventListener("pointermove", ({ clientX, clientY }) => {
     const box = canvas.getBoundingClientRect()
     const at = [((clientX - box.left) / box.width) * WIDTH, ((clientY - box.top) / box.height) * HEIGHT]
     const found = nearest(seen, count, at)
     readout.textContent = found < 0 ? title : `point ${found}: ${axes.map((each) => short(each[found])).join(", ")}`
-  }))
+  })
+  requestAnimationFrame(() => inSlices(draw(canvas, axes)).then(follow)) // its size and colours are known in the page
   return h("div", null, canvas, readout)
 }
 
@@ -51,11 +53,14 @@ function nearest([left, top], count, [x, y]) {
 function* draw(canvas, axes) {
   const [x, y] = [yield* describe(axes[0]), yield* describe(axes[1])]
   canvas.setAttribute("aria-label", `scatter chart of ${axes[0].length} points, x from ${short(x.least)} to ${short(x.greatest)}, y from ${short(y.least)} to ${short(y.greatest)}`)
+  const area = areaOf(canvas, EDGE)
+  const { zoom } = area
   const place = ({ least, greatest }, from, to) => (value) => from + ((value - least) / (greatest - least || 1)) * (to - from)
-  const [left, top] = [axes[0].map(place(x, EDGE, WIDTH - EDGE)), axes[1].map(place(y, HEIGHT - EDGE, EDGE))]
+  const [left, top] = [axes[0].map(place(x, area.left, area.right)), axes[1].map(place(y, area.bottom, area.top))]
   yield
   const context = canvas.getContext("2d", { willReadFrequently: true })
-  const zoom = canvas.clientWidth ? WIDTH / canvas.clientWidth : 2
+  const valueAt = ({ least, greatest }, part) => short(least + part * (greatest - least))
+  drawScales(context, area, (part) => valueAt(y, part), (part) => [valueAt(x, part), part])
   const isMany = left.length > MANY
   const radius = (isMany ? 1.5 : 3) * zoom
   context.fillStyle = getComputedStyle(canvas).color
@@ -69,17 +74,6 @@ function* draw(canvas, axes) {
     }
     if (at % STEP === STEP - 1) yield
   }
-  writeScale(context, canvas, zoom, x, y)
-  return [left, top]
-}
-
-function writeScale(context, canvas, zoom, x, y) {
   context.globalAlpha = 1
-  context.fillStyle = getComputedStyle(canvas.parentElement ?? canvas).color
-  context.font = `${12 * zoom}px system-ui, sans-serif`
-  context.fillText(`y ${short(y.greatest)}`, 4 * zoom, 14 * zoom)
-  context.fillText(`y ${short(y.least)}`, 4 * zoom, HEIGHT - 20 * zoom)
-  context.fillText(`x ${short(x.least)}`, 70 * zoom, HEIGHT - 5 * zoom)
-  context.textAlign = "right"
-  context.fillText(`x ${short(x.greatest)}`, WIDTH - 4 * zoom, HEIGHT - 5 * zoom)
+  return [left, top]
 }
