@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from ..codec import payloads
@@ -77,10 +76,9 @@ class AsyncClient(BaseClient):
         self._timeout = settings.timeout
         self._wait_for = settings.wait_for
         self._callbacks = callbacks
-        self._pool = ConnectionPool(settings, self._marshaller, callbacks)
-        self._registration = HubRegistration(self._pool, self._marshaller, settings, callbacks, self._persist)
-        self._subscriptions = Subscriptions(self._pool, self._marshaller, settings, self._persist)
-        pool = self._pool
+        self._pool = pool = ConnectionPool(settings, self._marshaller, callbacks)
+        self._registration = HubRegistration(pool, callbacks, self._persist)
+        self._subscriptions = Subscriptions(pool, self._persist)
         self._attempts = Attempts(
             settings, lambda: pool.is_closed, lambda: pool.lost, asyncio.sleep, self._ask_for_methods
         )
@@ -265,13 +263,8 @@ class AsyncClient(BaseClient):
             self._pool.begin()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    def __repr__(self) -> str:
-        return f"<AsyncClient of {self.address}{', closed' if self._pool.is_closed else ''}>"
 
     # -- sending ----------------------------------------------------------------------------------------------------
 

@@ -346,6 +346,9 @@ class BaseClient(ABC):
         Sent messages still leave. Loops over events end after the queued events.
         """
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.address}{', closed' if self.state == 'closed' else ''}>"
+
     # -- for both clients -------------------------------------------------------------------------------------------
 
     @abstractmethod

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 from ..errors import (
@@ -162,9 +161,7 @@ class SyncBatch(Batch):
     def __enter__(self) -> SyncBatch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._members:
             with self._outgoing() as outgoing:
                 self._client._perform(outgoing, self._timeout, None, self._wait_for)
@@ -176,9 +173,7 @@ class AsyncBatch(Batch):
     async def __aenter__(self) -> AsyncBatch:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._members:
             with self._outgoing() as outgoing:
                 await self._client._perform(outgoing, self._timeout, None, self._wait_for)

@@ -163,7 +163,7 @@ async def _dial_one(address: Address, settings: Settings, make: Callable[[], P])
     made: list[Any] = []
 
     def make_protocol() -> P:
-        made.append(_reporting(make(), settings))
+        made.append(make())
         return cast(P, made[-1])
 
     try:
@@ -187,20 +187,6 @@ async def _dial_one(address: Address, settings: Settings, make: Callable[[], P])
             protocol.abort("the client gave up while it connected")
         raise
     return cast(P, made[-1])
-
-
-def _reporting(protocol: P, settings: Settings) -> P:
-    """The protocol, which tells how many bytes came if an option asks for it; otherwise it stays as it is."""
-    on_receive = settings.on_receive
-    if on_receive is not None:
-        receive = protocol.data_received
-
-        def data_received(data: bytes) -> None:
-            on_receive(len(data))
-            receive(data)
-
-        protocol.data_received = data_received  # type: ignore[method-assign]
-    return protocol
 
 
 # -- WebSocket ------------------------------------------------------------------------------------------------------
@@ -230,7 +216,6 @@ async def _open_websocket(connection: ClientConnection, settings: Settings) -> A
             trace=settings.trace,
             on_close=lambda _: None if closed.done() else closed.set_result(None),
         )
-        _reporting(stream, settings)
         await handshake.hand_over(stream)
         connection.closed = closed
     except BaseException as error:

@@ -2,6 +2,7 @@
 
 A client whose address names several hubs registers at each of them. At one hub the registration belongs to one
 connection. It is made when the client connects or calls `offer`, and again on another connection when that one is lost.
+A `ServingClient` is a client in `run`: when it is stopped, it withdraws its methods, finishes its calls, and leaves.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ import msgspec
 from ..errors import ConnectFailed, ConnectionLost, InternalError, InvalidParams, MethodNotFound, NotPermitted, RpcError
 from ..peer.calls import Call
 from ..peer.deadline import deadline_in
-from ..peer.marshal import NOT_GIVEN, Marshaller
+from ..peer.marshal import NOT_GIVEN
 from ..process import join_names
 from ..text import get_logger
 from .address import check_lasting
 from .connection import REFUSING, ClientConnection
 from .conversation import Callbacks
-from .options import Settings
 from .pool import ConnectionPool, Persist
 
 log = get_logger("rpcstream.client")
@@ -79,24 +79,15 @@ class HubRegistration:
 
     Args:
         pool: the connections of the client.
-        marshaller: of the client.
-        settings: of the client.
         callbacks: the methods of the client that may be offered.
         persist: repeats what fails, see `AsyncClient`.
     """
 
-    def __init__(
-        self,
-        pool: ConnectionPool,
-        marshaller: Marshaller,
-        settings: Settings,
-        callbacks: Callbacks,
-        persist: Persist,
-    ) -> None:
+    def __init__(self, pool: ConnectionPool, callbacks: Callbacks, persist: Persist) -> None:
         self._pool = pool
         self._persist = persist
-        self._marshaller = marshaller
-        self._settings = settings
+        self._marshaller = pool.marshaller
+        self._settings = settings = pool.settings
         self._callbacks = callbacks
         #: What each hub knows, by its address.
         self._hubs: dict[str, AtHub] = {}

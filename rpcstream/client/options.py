@@ -78,18 +78,16 @@ class Retry:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """Functions that get the messages and bytes of a client. They never see a token.
+    """Functions that get the messages of a client. They never see a token.
 
     Attributes:
         message: called with "send" or "receive" and the bytes of each message, without the delimiter.
         on_send: called with the bytes sent and the total, while a `Client` sends a message over 1 MiB. Not called for
             calls that run in the event loop.
-        on_receive: called with the number of bytes received, before they are handled, in the thread that reads them.
     """
 
     message: TraceMessage | None = None
     on_send: Callable[[int, int], None] | None = None
-    on_receive: Callable[[int], object] | None = None
 
 
 #: A `Retry` in a file: a table with its fields.
@@ -111,8 +109,7 @@ class ClientOptions(TypedDict, total=False):
         retry: which failed calls are repeated, and how often (a `Retry`). None: no calls.
         reconnect: keep a connection open. `with`, `async with` or the first call opens it, and the client reconnects
             after each loss, with the pauses of a `Backoff` (True: the default pauses). Calls wait for the connection
-            until they time out. Not
-            over HTTP, where each call connects if it must.
+            until they time out. Not over HTTP, where each call connects if necessary.
         on_state: called with each new `state`, in the event loop of the client.
         codec: encodes and decodes rich values. Pass a `Codec` with your own types.
         limits: limits on size, number and time (a `Limits`).
@@ -169,7 +166,7 @@ class Settings:
         reconnect: the pauses between attempts to connect; None: connect with the next call.
         tls: trusted authorities and own certificate, where the address asks for TLS.
         tracing: makes spans of the calls; None: there are none.
-        trace, on_send, on_receive: see `Trace`.
+        trace, on_send: see `Trace`.
 
     The other attributes are those of `ClientOptions`.
 
@@ -192,7 +189,6 @@ class Settings:
     delimiter: bytes
     trace: TraceMessage | None
     on_send: Callable[[int, int], None] | None
-    on_receive: Callable[[int], object] | None
     binary: Binary
     token: str | None
     tls: "ssl.SSLContext | None"
@@ -253,7 +249,7 @@ def make_settings(client: str, address: str | Address | Connect, options: Mappin
         "reconnect": (Backoff() if given["reconnect"] is True else given["reconnect"]) or None,
         "tracing": make_tracing(given["tracing"]),
         "tls": _make_tls(address, given["tls"]),
-        **{"trace": shown.message, "on_send": shown.on_send, "on_receive": shown.on_receive},
+        **{"trace": shown.message, "on_send": shown.on_send},
     }
     settings = Settings(address=address, connect=connect, **given)
     if settings.trace is not None and settings.token is not None:

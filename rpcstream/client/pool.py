@@ -55,11 +55,10 @@ class ConnectionPool:
     """Gives each call its connection.
 
     Args:
-        settings: of the client.
-        marshaller: of the client.
         callbacks: the methods that the server may call.
 
     Attributes:
+        settings, marshaller: of the client.
         address: of the server, for errors.
         is_closed: the client was closed.
         lost: how many connections were lost so far.
@@ -78,8 +77,8 @@ class ConnectionPool:
             self.greetings.append(_authenticate)
         #: Where the next greeting of the user goes: after authentication, before the registration and subscriptions.
         self._user_greetings_end = len(self.greetings)
-        self._settings = settings
-        self._marshaller = marshaller
+        self.settings = settings
+        self.marshaller = marshaller
         self._callbacks = callbacks
         self._make_slot = partial(Slot, self.address, settings.reconnect, self._make, self._set_state, self._was_lost)
         count = 1 if address.is_http else settings.pool or 1  # over HTTP one session has all connections
@@ -137,7 +136,7 @@ class ConnectionPool:
                     connection = await opening
                     if connection.is_open:
                         await self._catch_up(connection)
-                    elif self._settings.reconnect is None:
+                    elif self.settings.reconnect is None:
                         raise self._closed_at_once(connection)
                     if connection.is_open:
                         return connection
@@ -172,10 +171,10 @@ class ConnectionPool:
 
     async def wait_closed(self) -> None:
         """Wait until the client is closed, see `BaseClient.wait_closed`."""
-        check_lasting(self._settings.address, "wait_closed")
+        check_lasting(self.settings.address, "wait_closed")
         loop = asyncio.get_running_loop()
         while not self.is_closed:
-            if self._settings.reconnect is None and not (self.open_connections or self._leaving):
+            if self.settings.reconnect is None and not (self.open_connections or self._leaving):
                 lost = self._last_lost
                 reason = "there is no connection" if lost is None else lost.reason or "the peer closed it"
                 raise ConnectionLost(reason, address=self.address)
@@ -188,7 +187,7 @@ class ConnectionPool:
 
     def spread(self) -> None:
         """From now on, keep a connection to each server in the address. Without several servers this does nothing."""
-        servers = self._settings.address.in_turn
+        servers = self.settings.address.in_turn
         if len(servers) == 1 or self._slots[0].address is not None:
             return
         for slot in self._slots:
@@ -291,8 +290,8 @@ class ConnectionPool:
             ConnectFailed: no connection could be made, or a greeting failed.
             NotAuthenticated, NotPermitted, ServerBusy: the server refused the connection, or its token.
         """
-        settings = self._settings if slot.address is None else replace(self._settings, address=slot.address)
-        connection = ClientConnection(settings, self._marshaller, self._callbacks)
+        settings = self.settings if slot.address is None else replace(self.settings, address=slot.address)
+        connection = ClientConnection(settings, self.marshaller, self._callbacks)
         try:
             async with asyncio.timeout(settings.connect_timeout):
                 await join(connection, settings)
@@ -356,9 +355,9 @@ class ConnectionPool:
             return
         if (slot is None or slot is self._slots[0]) and state != self._state:
             self._state = state
-            if self._settings.on_state is not None:
+            if self.settings.on_state is not None:
                 try:
-                    self._settings.on_state(state)
+                    self.settings.on_state(state)
                 except Exception:
                     log.exception("on_state of a client failed")
 

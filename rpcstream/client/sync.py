@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from ..nearest import with_options
@@ -255,13 +254,8 @@ class Client(BaseClient):
             thread.portal.call(thread.client.__aenter__, "(connect)")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"<Client of {self.address}{', closed' if self._engine.pool.is_closed else ''}>"
 
     # -- sending ----------------------------------------------------------------------------------------------------
 

@@ -94,7 +94,7 @@ class SyncConnection:
         self._is_new = False
         #: Why no call is made any more.
         self._ended: str | None = None
-        self._on_send, self._on_receive = settings.on_send, settings.on_receive
+        self._on_send = settings.on_send
         self._can_send_parts = hasattr(socket.socket, "sendmsg") and settings.tls is None  # Windows has no such call
         #: What a socket raises that has nothing to read, or no room.
         self._not_ready: tuple[type[OSError], ...] = (BlockingIOError, InterruptedError)
@@ -146,7 +146,7 @@ class SyncConnection:
         sock.setblocking(False)
         if settings.binary and settings.delimiter == b"\n" and sock.family == getattr(socket, "AF_UNIX", None):
             shared = SharedMemory(sock)
-        self._receive = sock.recv if settings.on_receive is None else _reporting(sock.recv, settings.on_receive)
+        self._receive = sock.recv
         self._read_size = READ_SIZE
         self._wait_readable = wait = waiter(sock, read=True)
         if settings.tls is not None:
@@ -351,10 +351,7 @@ class SyncConnection:
         if target is None or len(target) < TARGET_MIN:
             self.conversation.receive(self._receive(READ_SIZE_LONG))
             return
-        count = self._socket.recv_into(target)
-        if count and self._on_receive is not None:
-            self._on_receive(count)
-        self.conversation.received(count)
+        self.conversation.received(self._socket.recv_into(target))
 
 
 def _why(error: OSError) -> str:
@@ -364,18 +361,6 @@ def _why(error: OSError) -> str:
     from ..transports.connection import why_lost
 
     return why_lost(error)
-
-
-def _reporting(receive: Callable[[int], bytes], on_receive: Callable[[int], object]) -> Callable[[int], bytes]:
-    """The receive function of a socket that tells how many bytes came."""
-
-    def received(size: int) -> bytes:
-        data = receive(size)
-        if data:  # none at the end of the connection
-            on_receive(len(data))
-        return data
-
-    return received
 
 
 def dial(settings: Settings, seconds: float | None) -> socket.socket:

@@ -183,7 +183,8 @@ class Server(ServerMethods):
 
     def _observe(self, metrics: Metrics) -> Observation:
         """Count and log calls, and add the page of the metrics."""
-        self.routes.show(METRICS, self._metrics_page if metrics else None, public=metrics == "public")
+        if metrics:
+            self.routes.show(METRICS, self._metrics_page, public=metrics == "public")
         return Observation(
             self.logs,
             metrics,
@@ -196,7 +197,8 @@ class Server(ServerMethods):
     def _add_pages(self, *, docs: bool | None, javascript: bool) -> None:
         """Add the pages of the server itself."""
         self._docs = docs
-        self.routes.show_javascript(javascript)
+        if javascript:
+            self.routes.show_javascript()
         if docs:
             self.routes.show_explorer(lambda: self.path)
 
