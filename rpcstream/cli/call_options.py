@@ -35,17 +35,8 @@ MAX_MESSAGE_SIZE = 1024 * 1024 * 1024
 
 #: Options of `Client` with the same name on the command line.
 _SAME = ("timeout", "wait_for", "token", "token_file", "ca", "certificate", "key")
-#: The options in a configuration that one call needs. (`name`, for example, is for a program at a hub.)
-_USED = (
-    "address",
-    "connect_timeout",
-    "retry",
-    "tls",
-    "binary",
-    "limits",
-    "nats",
-    *(name for name in _SAME if name != "token_file"),
-)
+#: Other options in a configuration that one call needs. (`name`, for example, is for a program at a hub.)
+_CONFIGURED = ("address", "connect_timeout", "retry", "tls", "binary", "limits", "nats")
 #: Environment variables that are not for a client.
 _NOT_OURS = ("RPCSTREAM_HUB_", "RPCSTREAM_LOOP")
 
@@ -246,11 +237,9 @@ def connection_options(options: argparse.Namespace) -> tuple[str, dict[str, Any]
     elif options.port is not None:
         given["port"] = options.port
     if _is_all_given(options):
-        found = {**given, "address": join_address(options.uri, options.port)}
-        for name in ("port", "token_file"):
-            found.pop(name, None)
-        if "token" not in found and os.environ.get(TOKEN_VARIABLE):
-            found["token"] = os.environ[TOKEN_VARIABLE]
+        found = {"token": os.environ.get(TOKEN_VARIABLE) or None, **given}
+        found.setdefault("address", join_address(None, found.pop("port", None)))
+        found.pop("token_file", None)
     else:
         found = _configured(options, given)
     found["wait_for"] = found.get("wait_for") or None
@@ -285,7 +274,7 @@ def _configured(options: argparse.Namespace, given: dict[str, Any]) -> dict[str,
         raise UsageError(with_option_names(str(error))) from error
     except OSError as error:
         raise UsageError(f"cannot read {error.filename!r}: {error.strerror or error}") from error
-    return {name: value for name, value in found.items() if name in _USED}
+    return {name: value for name, value in found.items() if name in (*_SAME, *_CONFIGURED)}
 
 
 def join_address(uri: str | None, number: int | None) -> str:

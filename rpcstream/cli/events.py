@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import select
 import sys
-import threading
-from collections.abc import Callable
-from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..client.address import check_lasting, parse_address
+from ..client.aio import AsyncClient
 from ..codec import Codec
 from ..text import visible
-from .options import UsageError
+from .options import UsageError, option_fault
 from .reading import ValueReader, build_params, parse_item, parse_positional
-from .show import OK, TIME_OUT, format_for_terminal, print_error, selected, terminal_of, write_result
-
-if TYPE_CHECKING:
-    from ..client.sync import Client
+from .show import (
+    OK,
+    TIME_OUT,
+    TaggedCodec,
+    format_for_terminal,
+    print_error,
+    selected,
+    terminal_of,
+    write_result,
+)
 
 #: What makes a pattern; no topic may have one of these.
 _WILDCARDS = frozenset("*>")
 
 #: Seconds between two looks whether standard output is still read.
 _LOOK_AGAIN = 0.5
-
-#: What `poll` says about a pipe without a reader; empty on Windows, which has no `poll`.
-_UNREAD = getattr(select, "POLLERR", 0) | getattr(select, "POLLHUP", 0)
 
 # -- publish ------------------------------------------------------------------------------------------------------
 
@@ -61,13 +63,13 @@ def _has_key(text: str) -> bool:
 # -- subscribe ----------------------------------------------------------------------------------------------------
 
 
-def subscribe(options: argparse.Namespace, address: str, make_client: Callable[..., Client]) -> int:
+def subscribe(options: argparse.Namespace, address: str, access: dict[str, Any]) -> int:
     """Show events until the number or the time that the options say, or Ctrl-C; returns the exit status.
 
     Args:
         options: of the command line.
         address: of the server.
-        make_client: makes the client, with further options.
+        access: the options of the client.
 
     Raises:
         UsageError: the address has no lasting connection, or an option makes no sense.
@@ -78,9 +80,17 @@ def subscribe(options: argparse.Namespace, address: str, make_client: Callable[.
         check_lasting(parse_address(address), "--subscribe")
     except (ValueError, RuntimeError) as error:
         raise UsageError(str(error)) from error
-    watch = _Watch(options)
-    with make_client(reconnect=options.reconnect, on_state=watch.state_changed) as client:
-        return watch.run(client)
+    return asyncio.run(_Watch(options).run(address, access))
+
+
+async def _wait_for_broken_pipe() -> None:
+    """Return when the reader of standard output has left; never where the system does not tell (Windows)."""
+    if not hasattr(select, "poll"):
+        await asyncio.Event().wait()
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)  # errors are reported in any case
+    while not any(event & (select.POLLERR | select.POLLHUP) for _, event in output.poll(0)):
+        await asyncio.sleep(_LOOK_AGAIN)
 
 
 class _Watch:
@@ -88,40 +98,55 @@ class _Watch:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
+        self._count = 0
         self._has_topics = not _WILDCARDS.isdisjoint(options.subscribe)
         self._is_text = options.format == "text" or (options.format == "auto" and sys.stdout.isatty())
         self._terminal = terminal_of(sys.stdout)
         self._codec = Codec()
         self._was_connected = self._is_lost = False
-        self._end_at = monotonic() + options.timeout if options.timeout else float("inf")
-        self._is_unread = False
 
-    def run(self, client: Client) -> int:
-        """Show the events; returns the worst exit status."""
-        status, count, dropped = OK, 0, 0
-        with client.subscribe(self._options.subscribe).with_topics() as events:
-            threading.Thread(target=self._close_at_the_end, args=(client,), daemon=True).start()
-            for count, (topic, value) in enumerate(events, 1):
-                status = max(status, self._show(topic, value, count))
-                if count == self._options.max_events:
-                    return status
+    async def run(self, address: str, access: dict[str, Any]) -> int:
+        """Show the events; returns the exit status."""
+        options = self._options
+        try:
+            client = AsyncClient(
+                address, codec=TaggedCodec(), reconnect=options.reconnect, on_state=self._state_changed, **access
+            )
+        except (ValueError, OSError) as error:
+            raise UsageError(option_fault(error)) from error
+        try:
+            async with asyncio.timeout(options.timeout or None), client:
+                return await self._show_while_read(client)
+        except TimeoutError as error:
+            if type(error) is not TimeoutError:  # a CallTimeout, while it connected
+                raise
+            print_error(f"the timeout of {options.timeout:g} s has passed, after {self._count} events")
+            return TIME_OUT
+
+    async def _show_while_read(self, client: AsyncClient) -> int:
+        showing, watching = asyncio.create_task(self._show_events(client)), asyncio.create_task(_wait_for_broken_pipe())
+        try:
+            await asyncio.wait((showing, watching), return_when=asyncio.FIRST_COMPLETED)
+            if showing.done():
+                return await showing
+            raise BrokenPipeError
+        finally:
+            showing.cancel()
+            watching.cancel()
+
+    async def _show_events(self, client: AsyncClient) -> int:
+        """Show events as they arrive; returns the worst exit status."""
+        status, dropped = OK, 0
+        async with client.subscribe(self._options.subscribe).with_topics() as events:
+            async for topic, value in events:
+                self._count += 1
+                status = max(status, self._show(topic, value, self._count))
+                if self._count == self._options.max_events:
+                    break
                 if events.dropped > dropped:
                     print_error(f"{events.dropped - dropped} events were dropped: they came faster than shown")
                     dropped = events.dropped
-        if self._is_unread:
-            raise BrokenPipeError
-        print_error(f"the timeout of {self._options.timeout:g} s has passed, after {count} events")
-        return TIME_OUT
-
-    def _close_at_the_end(self, client: Client) -> None:
-        """Close the client, which ends the loop over events, after the time-out or if nothing reads standard output."""
-        output = select.poll() if hasattr(select, "poll") else None  # Windows has none
-        if output is not None:
-            output.register(sys.stdout.fileno(), 0)  # errors are reported in any case
-        while (remaining := self._end_at - monotonic()) > 0 and not self._is_unread:
-            sleep(min(remaining, _LOOK_AGAIN))
-            self._is_unread = output is not None and any(event & _UNREAD for _, event in output.poll(0))
-        client.close()
+        return status
 
     def _show(self, topic: str, value: Any, number: int) -> int:
         options = self._options
@@ -136,7 +161,7 @@ class _Watch:
             value = {"topic": topic, "value": value}
         return write_result(options, value)
 
-    def state_changed(self, state: str) -> None:
+    def _state_changed(self, state: str) -> None:
         """Say that the connection was lost, and that there is one again; only with --reconnect the loss is no end."""
         if not self._options.reconnect:
             return

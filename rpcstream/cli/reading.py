@@ -191,7 +191,7 @@ class ValueReader:
         """
         path = _path_in(item)
         try:
-            return _FROM_TEXT[item.kind](item.text) if path is None else _FROM_FILE[item.kind](self.read(path))
+            return _FROM_TEXT[item.kind](item.text) if path is None else _from_file(item.kind, self.read(path))
         except ValueError as error:
             raise UsageError(f"{item.source}: {error}") from error
 
@@ -201,7 +201,7 @@ def _path_in(item: Item) -> str | None:
     kind, text = item.kind, item.text
     if kind in ("file", "image"):
         return text if kind == "file" else text.removeprefix("@")
-    if kind in _FROM_FILE and text.startswith("@"):
+    if kind in ("auto", "json", "bytes", "ndarray") and text.startswith("@"):
         return text[1:]
     return text if kind == "ndarray" and (text.endswith(".npy") or text == "-") else None
 
@@ -315,33 +315,20 @@ _FROM_TEXT: dict[str, Callable[[str], Any]] = {
 }
 
 
-# -- of the file that an item names
+def _from_file(kind: str, data: bytes) -> Any:
+    """The value of an item of this kind that names a file with these bytes."""
+    if kind in ("image", "ndarray"):
+        from .files import READERS
 
-
-def _text(data: bytes) -> str:
+        return READERS[kind](data)
+    if kind == "json":
+        return parse_json(data)
+    if kind != "auto":
+        return data
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         raise ValueError("the file is not UTF-8 text (send its bytes with -f)") from error
-
-
-def _content(kind: str) -> Callable[[bytes], Any]:
-    def read(data: bytes) -> Any:
-        from .files import READERS
-
-        return READERS[kind](data)
-
-    return read
-
-
-_FROM_FILE: dict[str, Callable[[bytes], Any]] = {
-    "auto": _text,
-    "json": parse_json,
-    "bytes": bytes,
-    "file": bytes,
-    "image": _content("image"),
-    "ndarray": _content("ndarray"),
-}
 
 
 # -- the params of a call
