@@ -230,7 +230,7 @@ async def _open(protocol: NatsProtocol, server: str, options: NatsOptions) -> No
         raise ConnectFailed(_NO_TLS, address=options.address, is_permanent=True)
     if needs_tls:
         if protocol.has_unread or protocol.transport is None:
-            raise NatsError("the NATS server sent something before the handshake of TLS")
+            raise NatsError("the NATS server sent something before the TLS handshake")
         context = options.tls or client_context()
         protocol.use(await loop.start_tls(protocol.transport, protocol, context, server_hostname=host))
     login = _login(options, str(info.get("nonce", "")))
@@ -324,9 +324,9 @@ def _failure(error: BaseException, options: NatsOptions) -> ConnectFailed:
     if "authorization violation" in text.lower() or "authentication" in text.lower():
         reason = _refusal(options.login)
     elif getattr(error, "verify_message", None) is not None:
-        reason = f"the certificate of the NATS server is not to be trusted: {text} (authorities to trust: ca=)"
+        reason = f"the certificate of the NATS server cannot be trusted: {text} (authorities to trust: ca=)"
     elif isinstance(error, ssl.SSLError) and "ALERT" in alert:
-        reason = f"the NATS server ended the handshake of TLS: {alert}; {_NO_CERTIFICATE}"
+        reason = f"the NATS server ended the TLS handshake: {alert}; {_NO_CERTIFICATE}"
     if reason is not None:
         return ConnectFailed(reason, address=options.address, is_permanent=True)
     return ConnectFailed(f"could not connect to NATS: {text}", address=options.address)

@@ -104,7 +104,7 @@ async def test_a_server_that_answers_no_pings_is_noticed(clock: Clock) -> None:
 async def test_nothing_is_read_that_came_before_the_handshake_of_tls() -> None:
     info = INFO % b',"tls_required":true' + b"MSG a 1 "
     async with played(info) as address, AsyncClient(f"nats+tls://{address}/service", wait_for=None) as client:
-        with pytest.raises(ConnectFailed, match="before the handshake"):
+        with pytest.raises(ConnectFailed, match="before the TLS handshake"):
             await client.call("add")
 
 
