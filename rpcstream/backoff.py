@@ -1,4 +1,4 @@
-"""Pauses between attempts that fail, each longer than the one before."""
+"""Pauses between failed attempts, each longer than the one before."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def _random() -> float:
 class Backoff:
     """Pauses between attempts to connect, each longer than the one before. Times are in seconds.
 
-    Each pause is random, between half of its length and all of it, so that clients that lost their server at the same
-    time do not all come back at the same time.
+    Each pause is random, between half of its length and the full length, so that clients that lost the same server do
+    not all reconnect at the same time.
 
     Args:
         first: the pause after the first failure.
-        longest: no pause is longer than this.
-        factor: by which a pause is longer than the one before.
-        random: gives a number from 0 to 1; tests may replace it.
+        longest: the longest pause.
+        factor: how many times longer each pause is than the one before.
+        random: returns a number from 0 to 1; tests may replace it.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Backoff:
     ) -> None:
         if not 0 < first <= longest or factor < 1:
             given = f"{first!r}, {longest!r} and {factor!r}"
-            raise ValueError(f"a back-off needs 0 < first <= longest and a factor of at least 1, got {given}")
+            raise ValueError(f"a Backoff needs 0 < first <= longest and factor >= 1, got {given}")
         self.first, self.longest, self.factor = first, longest, factor
         self.random = random
 

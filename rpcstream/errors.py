@@ -38,7 +38,7 @@ from typing import Any, ClassVar
 class RpcError(Exception):
     """An error object of JSON-RPC 2.0 (section 5.1).
 
-    A handler raises it to answer with an error; a client raises it for an error reply.
+    Raise it in a handler to answer with an error. A client raises it for an error reply.
 
     Attributes:
         code: the error code. -32768 to -32000 is reserved for the protocol.
@@ -130,7 +130,7 @@ class InternalError(_KnownError, code=-32603, message="Internal error"):
 
 
 class MessageTooLarge(_KnownError, code=-32001, message="Message too large"):
-    """A message is over the limit; `data` has `limit` and `size` (bytes), and `side`, the end whose limit it is."""
+    """A message exceeds a limit. `data` has the `limit`, the `size` in bytes, and the `side` whose limit it is."""
 
 
 class ServerBusy(_KnownError, code=-32002, message="Server busy"):
@@ -138,11 +138,11 @@ class ServerBusy(_KnownError, code=-32002, message="Server busy"):
 
 
 class DeadlineExceeded(_KnownError, TimeoutError, code=-32003, message="Deadline exceeded"):
-    """The server stopped the handler, which took longer than its own or the caller's time-out."""
+    """The server stopped the handler, which took longer than its own or the caller's timeout."""
 
 
 class BatchTooLarge(_KnownError, code=-32004, message="Batch too large"):
-    """A batch has more members than the server accepts."""
+    """A batch has more requests than the server accepts."""
 
 
 class NotAuthenticated(_KnownError, code=-32005, message="Not authenticated"):
@@ -150,7 +150,7 @@ class NotAuthenticated(_KnownError, code=-32005, message="Not authenticated"):
 
 
 class NotPermitted(_KnownError, code=-32006, message="Not permitted"):
-    """The caller is authenticated, and has no permission for this."""
+    """The caller is authenticated, but not permitted to do this."""
 
 
 class ProviderGone(_KnownError, code=-32007, message="Provider gone"):
@@ -220,7 +220,8 @@ class ConnectFailed(_LocatedError, ConnectionError):
     """No connection to the address could be opened. The call was not sent.
 
     Attributes:
-        is_permanent: trying again does not help before something is changed: a certificate, the client's name.
+        is_permanent: another attempt fails, too, until something is changed, such as a certificate or the client's
+            name.
     """
 
     def __init__(

@@ -17,13 +17,11 @@ MIB = 1024 * KIB
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits of one end. All fields are keywords; `None` switches a time limit off.
-
-    The properties at the end follow from the fields.
+    """The limits of a server or client. Sizes are in bytes, times in seconds; `None` switches a time limit off.
 
     Raises:
         TypeError: a field is not a number.
-        ValueError: a field is not positive, or `max_depth` is deeper than a reply can be encoded.
+        ValueError: a field is not positive, or `max_depth` is over 200.
     """
 
     #: One message, in either direction. A 4000 x 4000 RGB image raw, or a 3600 x 3600 float32 array, still fits as

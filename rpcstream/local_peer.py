@@ -1,11 +1,13 @@
-"""Connections to a peer on the same machine: wide socket buffers for large payloads, and whose process it is."""
+"""Sockets: waiting until one is ready, wide buffers for a peer on the same machine, and whose process that is."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any
 
 #: Bytes of each buffer of a socket: with the default ones a payload of 16 MiB takes a third longer.
@@ -18,6 +20,13 @@ PACED, UNPACED = b"bbr", b"reno"
 
 #: pid, uid and gid of the other end, as the system gives them.
 _PEER = struct.Struct("3i")
+
+
+#: Waits up to so many milliseconds; true if the socket is ready (or in error, which the next operation shows).
+Wait = Callable[[int], object]
+
+#: The longest single wait (s); `poll` counts milliseconds in 32 bits.
+LONGEST = 24 * 3600.0
 
 
 def is_local(sock: Any) -> bool:
@@ -64,3 +73,22 @@ def widen_buffers(sock: Any) -> None:
         congestion = getattr(socket, "TCP_CONGESTION", 0)
         if sock.getsockopt(socket.IPPROTO_TCP, congestion, 16).startswith(PACED):
             sock.setsockopt(socket.IPPROTO_TCP, congestion, UNPACED)
+
+
+def milliseconds(seconds: float) -> int:
+    """Give seconds in the unit of a `Wait`, rounded up: a wait of 0 does not sleep, and would be repeated in a loop."""
+    return int(min(seconds, LONGEST) * 1000) + 1
+
+
+def waiter(sock: socket.socket, *, read: bool = False, write: bool = False) -> Wait:
+    """Make a function that waits until the socket is ready; one thread at a time may call it."""
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(sock.fileno(), (select.POLLIN if read else 0) | (select.POLLOUT if write else 0))
+        return poll.poll
+
+    def wait(timeout: int) -> object:
+        ready = select.select([sock] if read else [], [sock] if write else [], [sock], timeout / 1000)
+        return ready[0] or ready[1] or ready[2]
+
+    return wait

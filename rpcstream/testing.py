@@ -55,9 +55,9 @@ def serve_in_thread(
     unix: str | os.PathLike[str] | None = None,
     loop: LoopName = "auto",
 ) -> Iterator[str]:
-    """Run a server in a thread of its own while the block runs; gives the address. Drains when the block is left.
+    """Run a server in its own thread while the block runs. Gives the address. The end of the block drains the server.
 
-    Raises whatever kept the server from starting.
+    Raises the error that kept the server from starting.
     """
     listening: Future[str] = Future()
 
@@ -85,7 +85,7 @@ def serve_in_thread(
 
 @asynccontextmanager
 async def memory_client(server: Server, **options: Unpack[ClientOptions]) -> AsyncIterator[AsyncClient]:
-    """A client joined to a server in memory; both live while the block runs, lifespan included.
+    """A client connected to a server in memory. The block runs both, and the server's lifespan.
 
     Args:
         options: for the `AsyncClient`.
@@ -102,24 +102,25 @@ async def memory_client(server: Server, **options: Unpack[ClientOptions]) -> Asy
 
 
 def connections_of(server: Server) -> list[Any]:
-    """The open connections of a running server, the oldest first; those whose protocol is known.
+    """The open connections of a running server, oldest first, as soon as their protocol is known.
 
-    Each has `address`, `is_open` and `unread_size` (bytes that the client has not read yet); and, to be called in the
-    event loop of the server, `pause()` and `resume()` to stop and go on reading, and `abort(reason)` to drop it.
+    Each connection has `address`, `is_open` and `unread_size` (bytes that the client has not read yet). In the server's
+    event loop, you can call `pause()` and `resume()` to stop and continue reading, and `abort(reason)` to drop the
+    connection.
     """
     found = [each for each in _running(server).listener.connections.all() if isinstance(each, Connection)]
     return sorted((each for each in found if not isinstance(each, Arrival)), key=lambda each: each.opened)
 
 
 def drop_connections(end: Server | AsyncClient, reason: str = "dropped by a test") -> int:
-    """Close all connections of a server or of an AsyncClient at once, as when the network fails.
+    """Close all connections of a server or of an AsyncClient at once, like a failing network.
 
     Args:
-        end: a running server, in any thread; or a client, in whose event loop this is called.
-        reason: what the end that is dropped gives as the reason of the loss.
+        end: a running server, in any thread; or a client, in its event loop.
+        reason: the reason that this end gives for the loss.
 
     Returns:
-        How many there were.
+        The number of connections.
     """
     if isinstance(end, AsyncClient):
         return _drop(end._pool.open_connections, reason)
@@ -199,7 +200,7 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def jump(self, seconds: float) -> None:
-        """Let the time pass at once; what is due by then happens with the next turns of the loop."""
+        """Move the clock forward. Timers that are due then run in the next turns of the loop."""
         if seconds < 0:
             raise ValueError(f"time does not go back, got {seconds!r} s")
         self._now += seconds

@@ -38,16 +38,16 @@ _HTTP_ANSWER = (
 class TLS:
     """The certificate of a server or client, and the authorities that it trusts.
 
-    After the files have changed, new connections to a server get the new certificate without a restart; while the new
-    files do not fit together, the old certificate stays in use. A client reads the files when it is made.
+    A server uses changed files for new connections, without a restart. While the new files do not match, the old
+    certificate stays in use. A client reads the files when you create it.
 
     Args:
         certificate: a PEM file with the certificate and those between it and the root. A server needs one; a client
             needs one for a server that asks for it (mutual TLS).
         key: a PEM file with its private key; by default the key is in the certificate's file.
         password: of the key.
-        ca: a PEM file of authorities. A server then serves only clients with a certificate of one of them (mutual TLS);
-            a client trusts them instead of the authorities of the system.
+        ca: a PEM file with certificate authorities. A server then serves only clients with a certificate from one of
+            them (mutual TLS). A client trusts them instead of the system's authorities.
 
     Raises:
         ValueError: a key without a certificate.
@@ -62,7 +62,7 @@ class TLS:
 
     def __post_init__(self) -> None:
         if self.key is not None and self.certificate is None:
-            raise ValueError("key= is the key of a certificate, and certificate= is not given")
+            raise ValueError("key= needs the certificate that it belongs to: pass certificate=, too")
 
     def context(self) -> ssl.SSLContext:
         """A context for a server, with TLS 1.2 and newer."""
@@ -210,7 +210,7 @@ def _load(load: Callable[[], None], option: str, wanted: str, *files: File) -> N
         names = " and ".join([repr(os.fspath(file)) for file in files])
         why = f"cannot be read: {error.strerror}"
         if isinstance(error, ssl.SSLError):
-            why = f"must have {wanted} in PEM form ({error.reason})"
+            why = f"must have {wanted} in PEM form" + (f" ({error.reason})" if error.reason else "")
         raise type(error)(error.errno, f"{option} {why}: {names}") from None
 
 

@@ -21,7 +21,7 @@ PUBLIC = {
 PURE = tuple(
     f"rpcstream.{name}"
     for name in (
-        *("codec", "peer", "wire", "events.patterns", "nats.subjects"),
+        *("codec", "peer", "wire", "events.patterns", "nats.messages"),
         *("client.address", "client.config", "hub.config", "transports.proxies"),
     )
 )

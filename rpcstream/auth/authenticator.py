@@ -1,6 +1,6 @@
-"""Authentication and roles: from the credentials of a peer to its identity, and what an identity may call.
+"""Authentication: from the credentials of a peer to its identity.
 
-A token is compared, or the server's own function is asked, whose result is the identity.
+The server compares a token, or calls its own function, which returns the identity.
 """
 
 from __future__ import annotations
@@ -159,10 +159,12 @@ class CallerRule:
         if isinstance(rule, str | Collection):
             names = [rule] if isinstance(rule, str) else list(rule)
             if not names or not all(isinstance(name, str) and name for name in names):
-                raise RegistrationError(f"{method}: allow must have names, strings that are not empty, got {rule!r}")
+                raise RegistrationError(f"{method}: allow must contain names that are not empty, got {rule!r}")
             self._function: Callable[[Any], Any] = lambda identity: not names_of(identity).isdisjoint(names)
         elif not callable(rule) or inspect.iscoroutinefunction(rule):
-            raise RegistrationError(f"{method}: allow must be a name, several, or a sync function, got {rule!r}")
+            raise RegistrationError(
+                f"{method}: allow must be a name, a list of names, or a sync function, got {rule!r}"
+            )
         else:
             self._function = rule
 
@@ -173,7 +175,7 @@ class CallerRule:
         try:
             found = self._function(identity)
             if inspect.isawaitable(found):
-                raise TypeError("the function for allow returned an awaitable; it must be a plain function")
+                raise TypeError("the function for allow= returned an awaitable: pass a plain function")
             return bool(found)
         except Exception as error:
             kind = "the function for allow of method %r raised, the caller is not permitted"

@@ -1,7 +1,7 @@
-"""A session whose peer has to say who it is before it may call anything.
+"""A session whose peer must authenticate before it may call anything.
 
-Before authentication `rpc.authenticate` and `rpc.ping` are the only methods, messages are small, there is a deadline,
-and wrong tokens are counted.
+Until then, `rpc.authenticate` and `rpc.ping` are the only methods, messages must be small, there is a deadline, and
+wrong tokens are counted.
 """
 
 from __future__ import annotations

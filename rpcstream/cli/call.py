@@ -197,7 +197,7 @@ def _check_output(options: argparse.Namespace) -> None:
         from .files import check_writable, is_folder, item_path
 
         if options.stubs is not None and is_folder(options.output):
-            raise UsageError(f"cannot write {options.output!r}: --stubs makes one file")
+            raise UsageError(f"cannot write {options.output!r}: --stubs writes one file: give its name")
         is_numbered = options.stream or options.subscribe is not None
         check_writable(item_path(options.output, 1 if is_numbered else None))
 
@@ -209,24 +209,23 @@ def _fitted_call(client: Client, options: argparse.Namespace, given: GivenParams
     one; for a notification, which has no error; and for a measurement, which would count it many times.
     """
     may_ask = bool(given.unclear) and not options.no_schema
-    params: Any = given.params
-    is_fitted = False
+    fitted: Any = None
     if may_ask and (given.names_files or options.notify or options.repeat):
         may_ask = False
-        fitted: Any = _fit(client, options, given)
-        is_fitted, params = fitted is not None, params if fitted is None else fitted
-        for where, item in given.unclear.items() if options.notify or options.repeat else ():
-            if isinstance(params[where], Iterator):
-                raise UsageError(f"{item.source}: a stream goes with one call, not with --notify or --repeat")
+        fitted = _fit(client, options, given)
+    params: Any = given.params if fitted is None else fitted
+    for where, item in given.unclear.items() if options.notify or options.repeat else ():
+        if isinstance(params[where], Iterator):
+            raise UsageError(f"{item.source}: a stream goes with one call, not with --notify or --repeat")
     try:
         return call(params)
     except InvalidParams as error:
-        again: Any = _fit(client, options, given) if may_ask else None
-        if again is None or all(again[where] is params[where] for where in given.unclear):
-            is_fitted = is_fitted or again is not None
-            error.advice = None if is_fitted else given.advice(error)
+        fitted = _fit(client, options, given) if may_ask else fitted
+        if fitted is None:
+            error.advice = given.advice(error)
+        if fitted is None or all(fitted[where] is params[where] for where in given.unclear):
             raise
-    return call(again)
+    return call(fitted)
 
 
 def _fit(client: Client, options: argparse.Namespace, given: GivenParams) -> Params:

@@ -35,17 +35,8 @@ MAX_MESSAGE_SIZE = 1024 * 1024 * 1024
 
 #: Options of `Client` with the same name on the command line.
 _SAME = ("timeout", "wait_for", "token", "token_file", "ca", "certificate", "key")
-#: The options in a configuration that one call needs. (`name`, for example, is for a program at a hub.)
-_USED = (
-    "address",
-    "connect_timeout",
-    "retry",
-    "tls",
-    "binary",
-    "limits",
-    "nats",
-    *(name for name in _SAME if name != "token_file"),
-)
+#: Other options in a configuration that one call needs. (`name`, for example, is for a program at a hub.)
+_CONFIGURED = ("address", "connect_timeout", "retry", "tls", "binary", "limits", "nats")
 #: Environment variables that are not for a client.
 _NOT_OURS = ("RPCSTREAM_HUB_", "RPCSTREAM_LOOP")
 
@@ -76,7 +67,7 @@ server
   --nats-creds FILE                NATS: your credentials
   --profile NAME, --config FILE    take options from a configuration file
   --wait-for SECONDS               wait for a server that has not started yet
-parameters: NAME=VALUE, NAME=FILE where METHOD takes a file, NAME:=JSON
+parameters: NAME=VALUE, NAME=FILE if METHOD takes a file, NAME:=JSON
   -i, --image [NAME=]FILE          an image
   -f, --file [NAME=]FILE           the bytes of a file
   --positional VALUE ...           parameters by position
@@ -90,7 +81,7 @@ call
   --repeat N, --concurrency C      measure N calls, C at a time
   --stubs LANG, --check FILE       write types for python or typescript
 output
-  -o, --output FILE                save the result; DIR/: one file a member
+  -o, --output FILE                save the result; DIR/: one file per member
   --select PATH                    only this member of the result: boxes.0.label
   --format FORM                    auto (default), text, json or raw
   --progress, --no-progress        show progress (default: on a terminal)
@@ -99,7 +90,7 @@ events
   --subscribe PATTERN              show events: --max-events N, --reconnect
   --publish TOPIC                  send an event to a hub: --retain keeps it
 
--h, --help, --version; more about all options: docs/reference/command-line.md
+-h, --help, --version; all options: docs/reference/command-line.md
 """
 
 
@@ -246,11 +237,9 @@ def connection_options(options: argparse.Namespace) -> tuple[str, dict[str, Any]
     elif options.port is not None:
         given["port"] = options.port
     if _is_all_given(options):
-        found = {**given, "address": join_address(options.uri, options.port)}
-        for name in ("port", "token_file"):
-            found.pop(name, None)
-        if "token" not in found and os.environ.get(TOKEN_VARIABLE):
-            found["token"] = os.environ[TOKEN_VARIABLE]
+        found = {"token": os.environ.get(TOKEN_VARIABLE) or None, **given}
+        found.setdefault("address", join_address(None, found.pop("port", None)))
+        found.pop("token_file", None)
     else:
         found = _configured(options, given)
     found["wait_for"] = found.get("wait_for") or None
@@ -285,7 +274,7 @@ def _configured(options: argparse.Namespace, given: dict[str, Any]) -> dict[str,
         raise UsageError(with_option_names(str(error))) from error
     except OSError as error:
         raise UsageError(f"cannot read {error.filename!r}: {error.strerror or error}") from error
-    return {name: value for name, value in found.items() if name in _USED}
+    return {name: value for name, value in found.items() if name in (*_SAME, *_CONFIGURED)}
 
 
 def join_address(uri: str | None, number: int | None) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..openrpc.document import read_document
-from ..openrpc.methods import RESERVED_PREFIX, Method
+from ..openrpc.types import RESERVED_PREFIX, Method
 from ..text import visible
 from .call_options import connection_options
 

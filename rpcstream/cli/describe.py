@@ -13,9 +13,7 @@ import orjson
 
 from ..nearest import did_you_mean, nearest
 from ..openrpc.document import read_document
-from ..openrpc.methods import Api, Method
-from ..openrpc.text import definition_text, signature_text
-from ..openrpc.types import DocumentError
+from ..openrpc.types import Api, DocumentError, Method, definition_text, signature_text
 from ..text import visible
 from .options import UsageError
 from .reading import ValueReader

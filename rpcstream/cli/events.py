@@ -73,6 +73,7 @@ def subscribe(options: argparse.Namespace, address: str, access: dict[str, Any])
 
     Raises:
         UsageError: the address has no lasting connection, or an option makes no sense.
+        BrokenPipeError: nothing reads standard output any more, even if no event arrives.
         Besides that what calls raise, and KeyboardInterrupt.
     """
     try:
@@ -93,17 +94,11 @@ async def _wait_for_broken_pipe() -> None:
 
 
 class _Watch:
-    """One subscription of the command line.
-
-    Attributes:
-        count: events that were shown.
-        status: the worst exit status of these.
-    """
+    """One subscription of the command line."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.count = 0
-        self.status = OK
         self._options = options
+        self._count = 0
         self._has_topics = not _WILDCARDS.isdisjoint(options.subscribe)
         self._is_text = options.format == "text" or (options.format == "auto" and sys.stdout.isatty())
         self._terminal = terminal_of(sys.stdout)
@@ -111,6 +106,7 @@ class _Watch:
         self._was_connected = self._is_lost = False
 
     async def run(self, address: str, access: dict[str, Any]) -> int:
+        """Show the events; returns the exit status."""
         options = self._options
         try:
             client = AsyncClient(
@@ -120,49 +116,43 @@ class _Watch:
             raise UsageError(option_fault(error)) from error
         try:
             async with asyncio.timeout(options.timeout or None), client:
-                await self._show_until_reader_leaves(client)
+                return await self._show_while_read(client)
         except TimeoutError as error:
             if type(error) is not TimeoutError:  # a CallTimeout, while it connected
                 raise
-            print_error(f"the timeout of {options.timeout:g} s has passed, after {self.count} events")
+            print_error(f"the timeout of {options.timeout:g} s has passed, after {self._count} events")
             return TIME_OUT
-        return self.status
 
-    async def _show_until_reader_leaves(self, client: AsyncClient) -> None:
-        """Show events; raises BrokenPipeError when nothing reads standard output any more, also while none comes."""
-        main = asyncio.current_task()
-        assert main is not None
-        watching = asyncio.create_task(_wait_for_broken_pipe())
-        watching.add_done_callback(lambda task: None if task.cancelled() else main.cancel())
+    async def _show_while_read(self, client: AsyncClient) -> int:
+        showing, watching = asyncio.create_task(self._show_events(client)), asyncio.create_task(_wait_for_broken_pipe())
         try:
-            await self._show_events(client)
-        except asyncio.CancelledError:
-            if not watching.done():
-                raise
-            main.uncancel()
-            raise BrokenPipeError from None
+            await asyncio.wait((showing, watching), return_when=asyncio.FIRST_COMPLETED)
+            if showing.done():
+                return await showing
+            raise BrokenPipeError
         finally:
+            showing.cancel()
             watching.cancel()
 
-    async def _show_events(self, client: AsyncClient) -> None:
-        most = self._options.max_events
-        subscription = client.subscribe(self._options.subscribe).with_topics()
-        dropped = 0
-        async with subscription:
-            async for topic, value in subscription:
-                self.count += 1
-                self.status = max(self.status, self._show(topic, value))
-                if self.count == most:
+    async def _show_events(self, client: AsyncClient) -> int:
+        """Show events as they arrive; returns the worst exit status."""
+        status, dropped = OK, 0
+        async with client.subscribe(self._options.subscribe).with_topics() as events:
+            async for topic, value in events:
+                self._count += 1
+                status = max(status, self._show(topic, value, self._count))
+                if self._count == self._options.max_events:
                     break
-                if subscription.dropped > dropped:
-                    print_error(f"{subscription.dropped - dropped} events were dropped: they came faster than shown")
-                    dropped = subscription.dropped
+                if events.dropped > dropped:
+                    print_error(f"{events.dropped - dropped} events were dropped: they came faster than shown")
+                    dropped = events.dropped
+        return status
 
-    def _show(self, topic: str, value: Any) -> int:
+    def _show(self, topic: str, value: Any, number: int) -> int:
         options = self._options
         value = selected(value, options.select)
         if options.output is not None:
-            return write_result(options, value, self.count)
+            return write_result(options, value, number)
         if self._is_text:
             name = f"{self._terminal.paint('key', visible(topic))}  " if self._has_topics else ""
             print(name + format_for_terminal(value, self._terminal, self._codec, is_one_line=True), flush=True)
@@ -172,11 +162,12 @@ class _Watch:
         return write_result(options, value)
 
     def _state_changed(self, state: str) -> None:
-        """Say that the connection was lost, and that there is one again: only with --reconnect that is no end."""
-        if state == "connected":
-            if self._is_lost:
-                print_error("connected again; events of the meantime may be missing")
-            self._was_connected, self._is_lost = True, False
-        elif state != "closed" and self._was_connected and not self._is_lost and self._options.reconnect:
+        """Say that the connection was lost, and that there is one again; only with --reconnect the loss is no end."""
+        if not self._options.reconnect:
+            return
+        if state == "connected" and self._is_lost:
+            print_error("connected again; events of the meantime may be missing")
+        elif state not in ("connected", "closed") and self._was_connected and not self._is_lost:
             print_error("the connection is lost; connecting again")
-            self._is_lost = True
+        self._was_connected = self._was_connected or state == "connected"
+        self._is_lost = self._was_connected and state not in ("connected", "closed")

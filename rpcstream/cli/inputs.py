@@ -9,8 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
-from ..openrpc.methods import Api, Method
-from ..openrpc.types import ANY, FORMATS, Array, Node, Plain, Rich, Values, alternatives
+from ..openrpc.types import ANY, FORMATS, Api, Array, Method, Node, Plain, Rich, Values, alternatives
 from .files import READERS, TABLES, array_in_one_of
 from .options import UsageError
 from .reading import GivenParams, Item, Params, ValueReader, parse_json, utf8

@@ -35,7 +35,6 @@ class _Measurement:
     Args:
         call: makes one call.
         count: the number of calls.
-        concurrency: the number of threads.
 
     Attributes:
         times: seconds that each successful call took.
@@ -46,7 +45,7 @@ class _Measurement:
         stopped: make no more calls.
     """
 
-    def __init__(self, call: Callable[[], object], count: int, concurrency: int) -> None:
+    def __init__(self, call: Callable[[], object], count: int) -> None:
         self.times = array("d")
         self.failed = 0
         self.first_error: Exception | None = None
@@ -56,42 +55,32 @@ class _Measurement:
         self._call = call
         self._turns = iter(range(count))  # shared: the interpreter gives each turn to one thread
         self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(min(concurrency, count))]
 
-    def run(self, watch: Callable[[int], object]) -> None:
-        """Make the calls; `watch` is called now and then with the number of calls that were made."""
-        for thread in self._threads:
-            thread.start()
-        for thread in self._threads:
-            thread.join(_REFRESH)
-            while thread.is_alive():
-                watch(len(self.times) + self.failed)
-                thread.join(_REFRESH)
-
-    def _work(self) -> None:
+    def work(self) -> None:
+        """Make calls until none is left; for each of the threads."""
         for _ in self._turns:
             if self.stopped.is_set():
                 return
             began = perf_counter()
             try:
                 self._call()
+            except (RpcError, CallTimeout, ConnectionLost) as error:
+                self._count(error)
             except Exception as error:
-                with self._lock:
-                    self._count_failure(error)
-                if isinstance(error, ConnectFailed):
-                    self.stopped.wait(_PAUSE)
+                if not isinstance(error, ConnectFailed) or not self.times:
+                    self.fault = error
+                    self.stopped.set()
+                    return
+                self._count(error)
+                self.stopped.wait(_PAUSE)
             else:
                 self.times.append(perf_counter() - began)
 
-    def _count_failure(self, error: Exception) -> None:
-        is_of_call = isinstance(error, RpcError | CallTimeout | ConnectFailed | ConnectionLost)
-        if not is_of_call or (isinstance(error, ConnectFailed) and not self.times):
-            self.fault = error
-            self.stopped.set()
-            return
-        self.failed += 1
-        self.first_error = self.first_error or error
-        self.status = max(self.status, status_of(error))
+    def _count(self, error: Exception) -> None:
+        with self._lock:
+            self.failed += 1
+            self.first_error = self.first_error or error
+            self.status = max(self.status, status_of(error))
 
 
 def measure(options: argparse.Namespace, call: Callable[[], object], line: StatusLine | None) -> int:
@@ -106,10 +95,16 @@ def measure(options: argparse.Namespace, call: Callable[[], object], line: Statu
         Exception: the call cannot be made at all.
     """
     total, concurrency = options.repeat, options.concurrency or 1
-    measurement = _Measurement(call, total, concurrency)
+    measurement = _Measurement(call, total)
+    threads = [threading.Thread(target=measurement.work, daemon=True) for _ in range(min(concurrency, total))]
     status, began = OK, perf_counter()
     try:
-        measurement.run(lambda made: None if line is None else line.show(f"{made:,} of {total:,} calls"))
+        for thread in threads:
+            thread.start()
+        while working := next((thread for thread in threads if thread.is_alive()), None):
+            working.join(_REFRESH)
+            if line is not None:
+                line.show(f"{len(measurement.times) + measurement.failed:,} of {total:,} calls")
     except KeyboardInterrupt:
         measurement.stopped.set()
         status = INTERRUPTED

@@ -79,7 +79,7 @@ def parse_item(text: str) -> Item:
     if colon and kind not in ("", *KINDS):
         raise UsageError(
             f"{source}: unknown type {kind!r}; the types are {', '.join(KINDS)}"
-            f" (a key that holds a colon needs one: {left}:str=...)"
+            f" (if the key contains a colon, add a type: {left}:str=...)"
         )
     if not key:
         raise UsageError(f"{source}: the key before the '=' is missing")
@@ -120,7 +120,8 @@ def build_params(items: Iterable[Item], convert: Callable[[Item], Any]) -> Param
     if len(named) < len(items):
         nameless = next(item for item in items if item.key is None)
         raise UsageError(
-            f"parameters go by name or by position, not both: {named[0].source} has a name, {nameless.source} has none"
+            "pass parameters by name or by position, not both: "
+            f"{named[0].source} has a name, {nameless.source} has none"
         )
     result: dict[str, Any] = {}
     for item in named:
@@ -190,7 +191,7 @@ class ValueReader:
         """
         path = _path_in(item)
         try:
-            return _FROM_TEXT[item.kind](item.text) if path is None else _FROM_FILE[item.kind](self.read(path))
+            return _FROM_TEXT[item.kind](item.text) if path is None else _from_file(item.kind, self.read(path))
         except ValueError as error:
             raise UsageError(f"{item.source}: {error}") from error
 
@@ -200,7 +201,7 @@ def _path_in(item: Item) -> str | None:
     kind, text = item.kind, item.text
     if kind in ("file", "image"):
         return text if kind == "file" else text.removeprefix("@")
-    if kind in _FROM_FILE and text.startswith("@"):
+    if kind in ("auto", "json", "bytes", "ndarray") and text.startswith("@"):
         return text[1:]
     return text if kind == "ndarray" and (text.endswith(".npy") or text == "-") else None
 
@@ -314,33 +315,20 @@ _FROM_TEXT: dict[str, Callable[[str], Any]] = {
 }
 
 
-# -- of the file that an item names
+def _from_file(kind: str, data: bytes) -> Any:
+    """The value of an item of this kind that names a file with these bytes."""
+    if kind in ("image", "ndarray"):
+        from .files import READERS
 
-
-def _text(data: bytes) -> str:
+        return READERS[kind](data)
+    if kind == "json":
+        return parse_json(data)
+    if kind != "auto":
+        return data
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         raise ValueError("the file is not UTF-8 text (send its bytes with -f)") from error
-
-
-def _content(kind: str) -> Callable[[bytes], Any]:
-    def read(data: bytes) -> Any:
-        from .files import READERS
-
-        return READERS[kind](data)
-
-    return read
-
-
-_FROM_FILE: dict[str, Callable[[bytes], Any]] = {
-    "auto": _text,
-    "json": parse_json,
-    "bytes": bytes,
-    "file": bytes,
-    "image": _content("image"),
-    "ndarray": _content("ndarray"),
-}
 
 
 # -- the params of a call

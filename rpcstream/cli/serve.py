@@ -35,21 +35,21 @@ what and where
   --pattern PATTERN          with -f: their names (default '{FUNCTIONS_PATTERN}')
   --hub                      serve a hub, which routes calls between clients
   --mcp                      serve an agent (MCP) on standard input and output
-  -s, --host HOST            listen at this address (default {DEFAULT_HOST})
+  -s, --host HOST            listen on this address (default {DEFAULT_HOST})
   -p, --port PORT            and port (default {DEFAULT_PORT}, with -f {FUNCTIONS_PORT}; 0: any)
-  --unix PATH                listen at a Unix socket instead
+  --unix PATH                listen on a Unix socket instead
   --nats URL                 join a service on NATS: nats://HOST/SERVICE
   --config FILE              read options from this file (TOML or JSON)
   --set NAME=VALUE           set one option of such a file; repeatable
 access
   --token-file FILE          callers must send the token in this file
   --cert, --certificate FILE TLS: the server's certificate (PEM)
-  --key FILE                 TLS: its private key, if another file has it
+  --key FILE                 TLS: its private key, if it is in another file
   --client-ca FILE           TLS: require certificates of these authorities
 running
-  --workers N                processes that share connections; auto: all cores
-  --reload                   start again when a .py file here has changed
-  -d, --debug                log every message; show callers tracebacks
+  --workers N                processes that share the port; auto: one per core
+  --reload                   restart when a .py file of the program changes
+  -d, --debug                log every message; send tracebacks to callers
   --log-level LEVEL          debug... critical (default warning, with -d info)
   --access-log FORMAT        log each call, as text or json
   --metrics                  show metrics for Prometheus at /metrics
@@ -57,7 +57,7 @@ running
 
 -h, --help, --version; all options: docs/reference/command-line.md
 exit status: 0 stopped (Ctrl-C, SIGTERM, the method `stop`), 1 cannot listen or
-join, 2 wrong use or target, 128 + the number of a signal that ended it at once
+join, 2 wrong option or target, 128 + the number of a second signal
 """
 
 

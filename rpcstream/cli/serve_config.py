@@ -106,12 +106,12 @@ def read_config(options: argparse.Namespace) -> ServeConfig:
         folder = os.path.dirname(os.path.abspath(options.config))
         table = SERVE.of_table(read_file(options.config), options.config, folder)
     if "tls" in given and "tls" in table:
-        raise ConfigError(f"{options.config}: it has tls, too: leave out --certificate, --key, and --client-ca")
+        raise ConfigError(f"{options.config}: it sets tls, too: remove --certificate, --key, and --client-ca")
     config = ServeConfig(SERVE.merged(given, table))
     if "unix_mode" in config.where and "unix" not in config.where:
-        raise ConfigError("unix_mode goes with unix")
+        raise ConfigError("unix_mode needs unix")
     if config.nats.get("only") and (name := next(iter(given.keys() & {"host", "port", "unix"}), None)):
-        raise ConfigError(f"argument {name} does not go with nats_only, which listens at no port")
+        raise ConfigError(f"argument {name} cannot be used with nats_only, which listens on no port")
     return config
 
 
@@ -208,7 +208,7 @@ def join_nats(server: "Server", nats: Values) -> None:
         TargetError: an option makes no sense, or a file cannot be read.
     """
     if "url" not in nats:
-        raise TargetError(f"nats_{next(iter(nats))} goes with nats: give the address of NATS, too")
+        raise TargetError(f"nats_{next(iter(nats))} needs nats, the address of NATS")
     from ..nats.options import login_from
 
     files = {name: nats[name] for name in ("ca", "certificate", "key") if name in nats}

@@ -227,7 +227,7 @@ def _prepare(server: Server, options: argparse.Namespace, config: ServeConfig) -
         TargetError: it is no hub where one is wanted, or an option does not fit it.
     """
     if options.hub and not isinstance(server, Hub):
-        raise TargetError(f"{options.target} is a Server, not a Hub: leave --hub out")
+        raise TargetError(f"{options.target} is a Server, not a Hub: remove --hub")
     with config_errors(options):
         guard(server, options, config)
     if config.nats:
@@ -246,7 +246,7 @@ def _passed_sockets(options: argparse.Namespace) -> list[socket.socket]:
         raise TargetError(f"socket activation: {error.strerror or error}") from None
     for name in ("host", "port", "unix") if sockets else ():
         if getattr(options, name) is not None:
-            raise TargetError(f"systemd has passed sockets to listen at: leave --{name} out")
+            raise TargetError(f"systemd has passed listening sockets: remove --{name}")
     return sockets
 
 

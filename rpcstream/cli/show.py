@@ -23,16 +23,7 @@ from .options import UsageError
 OK, ERROR_REPLY, USAGE, NO_CONNECTION, TIME_OUT = 0, 1, 2, 3, 4
 INTERRUPTED, BROKEN_PIPE = 130, 141  # as the shell reports a death by SIGINT and SIGPIPE
 
-_STYLES = {
-    "key": "34",
-    "str": "32",
-    "number": "36",
-    "word": "35",
-    "rich": "33",
-    "dim": "2",
-    "error": "31",
-    "bold": "1",
-}
+_STYLES = {"key": 34, "str": 32, "number": 36, "word": 35, "rich": 33, "dim": 2, "error": 31, "bold": 1}
 #: A list of plain values is shown on one line if it takes at most this many columns.
 _MAX_COLUMNS = 120
 #: Lines that a library writes for a table.

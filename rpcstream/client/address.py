@@ -1,8 +1,4 @@
-"""Addresses of servers: parsed, written, and what each kind implies.
-
-Owns the forms `host:port`, `host`, `[ipv6]:port`, `tcp://…`, `tls://…`, `unix:///path`, the URLs of HTTP, WebSocket and
-NATS, and the list of schemes. Pure: resolves no name, opens no socket.
-"""
+"""Addresses of servers: the accepted forms, and what each form means for a connection."""
 
 from __future__ import annotations
 
@@ -94,6 +90,15 @@ class Address:
         return name if self.port == _PORTS.get(self.kind) else f"{name}:{self.port}"
 
     @property
+    def span_attributes(self) -> dict[str, str | int]:
+        """The attributes of this server in the spans of OpenTelemetry."""
+        if self.is_unix:
+            return {"network.transport": "unix", "server.address": self.path.replace("\0", "@")}
+        if self.is_nats or self.kind == "custom":
+            return {"server.address": str(self)}
+        return {"network.transport": "tcp", "server.address": self.host, "server.port": self.port}
+
+    @property
     def _bracketed(self) -> str:
         return f"[{self.host}]" if ":" in self.host else self.host
 
@@ -167,7 +172,7 @@ def _url(text: str, rest: str, kind: str) -> Address:
     host, port = _host_and_port(text, rest[:end])
     target = rest[end:] if rest[end:].startswith("/") else "/" + rest[end:]
     if any(character <= " " or character == "\x7f" for character in target):
-        raise ValueError(f"the address {text!r} has a blank or a control character in it")
+        raise ValueError(f"the address {text!r} contains a blank or a control character")
     written = "".join(chr(byte) if byte < 128 else f"%{byte:02X}" for byte in target.encode())
     return Address(kind=kind, host=host, port=_PORTS[kind] if port is None else port, target=written)
 

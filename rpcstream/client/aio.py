@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from ..codec import payloads
@@ -24,8 +23,8 @@ from .address import Address, check_lasting, check_one_server
 from .attempts import LOSSES, Attempt, Attempts, MixedParams, Times, check_params, given_params
 from .base import BaseClient, CallOptions, Params, check_hello, notify_client_params, publish_params
 from .batch import AsyncBatch
-from .callbacks import Callbacks
 from .connection import retrieve_exception
+from .conversation import Callbacks
 from .hub import HubRegistration, ServingClient
 from .options import DEFAULT_ADDRESS, DEFAULTS, ClientOptions, Connect, Settings, make_settings
 from .pool import ConnectionPool
@@ -77,21 +76,20 @@ class AsyncClient(BaseClient):
         self._timeout = settings.timeout
         self._wait_for = settings.wait_for
         self._callbacks = callbacks
-        self._pool = ConnectionPool(settings, self._marshaller, callbacks)
-        self._registration = HubRegistration(self._pool, self._marshaller, settings, callbacks, self._persist)
-        self._subscriptions = Subscriptions(self._pool, self._marshaller, settings, self._persist)
-        pool = self._pool
+        self._pool = pool = ConnectionPool(settings, self._marshaller, callbacks)
+        self._registration = HubRegistration(pool, callbacks, self._persist)
+        self._subscriptions = Subscriptions(pool, self._persist)
         self._attempts = Attempts(
             settings, lambda: pool.is_closed, lambda: pool.lost, asyncio.sleep, self._ask_for_methods
         )
         #: The `rpc.discover` that is under way.
         self._discovery: asyncio.Task[Any] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._tracing: ClientTracing | None = None
+        self._tracing: CallTracing | None = None
         if settings.tracing is not None:
-            from .tracing import ClientTracing
+            from ..peer.tracing import CallTracing
 
-            self._tracing = tracing = ClientTracing(settings.tracing, settings.address)
+            self._tracing = tracing = CallTracing(settings.tracing, settings.address.span_attributes)
             self._perform = tracing.awaiting(self._perform)  # type: ignore[method-assign]
             self._notification = partial(tracing.notification, self._marshaller)
 
@@ -222,9 +220,9 @@ class AsyncClient(BaseClient):
     def notify_client(self, client: str, method: str, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, bool]:
         return self.request("rpc.notify", notify_client_params(client, method, args, kwargs))
 
-    async def offer(self, *, shared: bool = False) -> list[str]:
+    async def offer(self) -> list[str]:
         with AT_CALLER:
-            return await self._registration.offer(shared=shared)
+            return await self._registration.offer()
 
     async def withdraw(self, *names: str) -> list[str]:
         return await self._registration.withdraw(*names)
@@ -265,13 +263,8 @@ class AsyncClient(BaseClient):
             self._pool.begin()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    def __repr__(self) -> str:
-        return f"<AsyncClient of {self.address}{', closed' if self._pool.is_closed else ''}>"
 
     # -- sending ----------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
-"""Whether and when a call is made again: the options `retry` and `wait_for`, and servers that leave.
+"""Whether and when a client repeats a call: the options `retry` and `wait_for`, and servers that stop.
 
-Also gives names to arguments, where some are given by position and others by name. Performs no I/O: each client passes
-coroutine functions that sleep, call and ask. Those of the sync client block.
+Also names the positional arguments of calls that have named arguments, too. Each client passes coroutine functions that
+sleep, call and ask; the functions of the blocking client block.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What the sync and the async client have in common: their interface, documented once, and what moves no bytes.
+"""The interface that the blocking and the async client share, documented once.
 
-Owns the documentation of every method that users call, remote methods as attributes, and the params of messages to a
-hub. Does not know whether a call blocks or is awaited: where it says "gives", an `AsyncClient` gives an awaitable.
+Where a docstring says "gives", an `AsyncClient` gives an awaitable.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from ..errors import EncodeError, RpcError
-from ..peer.calls import CLIENT_NAMES, NAMES_KEPT, Call, Method, params_of, remote_name
+from ..peer.calls import CLIENT_NAMES, NAMES_KEPT, Call, Method, Notice, RawCall, params_of, remote_name
 from ..peer.marshal import NOT_GIVEN, Marshaller
-from ..peer.pending import OnProgress, PendingCall, PendingCalls
+from ..peer.pending import OnProgress
 from ..wire.buffers import Encoded
 from .attempts import check_params, given_params
 from .options import Settings
@@ -202,7 +201,7 @@ class BaseClient(ABC):
 
         A function takes the options of `Server.add`, and raises its errors. With a `Client` a plain function runs in a
         thread, and may call methods of this client. At a hub it is offered to others with `offer`; `shared=True` lets
-        other clients offer a method of the same name.
+        other clients offer a method of the same name, and the hub balances calls among them.
 
         A request object (a dict) is sent as it is, id included, and the whole reply object is given, with rich values
         decoded. An error reply is returned, not raised. Without an id the object is a notification, which gives None.
@@ -287,17 +286,13 @@ class BaseClient(ABC):
         """
 
     @abstractmethod
-    def offer(self, *, shared: bool = False) -> Any:
+    def offer(self) -> Any:
         """Offer the methods marked with `@client` to all clients of the hub and return the offered names.
 
         Others call them by their own name and as `client.method`. Call `offer` again for methods that you mark later.
         After a loss, the next connection offers them again: at once with `reconnect`, else with the next call. A method
         that another client offers by then is logged and left out. A forked process offers under a name that the hub
         chooses.
-
-        Args:
-            shared: other clients may offer the same methods, and the hub balances calls among them. For a single
-                method: `@client(shared=True)`.
 
         Raises:
             InvalidParams: the name is taken, or another client offers one of the methods. Nothing is offered then.
@@ -351,6 +346,9 @@ class BaseClient(ABC):
         Sent messages still leave. Loops over events end after the queued events.
         """
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.address}{', closed' if self.state == 'closed' else ''}>"
+
     # -- for both clients -------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -395,57 +393,6 @@ class BaseClient(ABC):
     ) -> Any:
         make = partial(self._notification, method, params_of(method, args, kwargs))
         return self._perform(Notice(self._marshaller, method, make), timeout, None, wait_for)
-
-
-class RawCall(Call):
-    """A request object that is sent as it is, id included; the outcome is the whole response object.
-
-    `enter` raises ValueError if the id is neither a string nor an integer, or belongs to a waiting call.
-    """
-
-    def __init__(self, marshaller: Marshaller, message: dict[str, Any]) -> None:
-        method, window = message.get("method"), message.get("stream")
-        super().__init__(
-            marshaller,
-            method if isinstance(method, str) else "(no method)",
-            window=window if type(window) is int else None,
-        )
-        self._message = message
-
-    def enter(self, pending: PendingCalls, call: PendingCall) -> None:
-        self.call_id = self._message["id"]
-        pending.add_as(self.call_id, call)
-
-    def encode(self, left: float, *, says_whole: bool = False) -> Encoded:
-        more = {} if self.trace is None else self.trace.sent(self.call_id)
-        return self.marshaller.encode({**more, **self._message}, self.method)
-
-    def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> dict[str, Any]:
-        return self.marshaller.response(self.method, reply, line)
-
-
-class Notice(Call):
-    """A message without a reply, such as a notification: the call ends as soon as it is sent.
-
-    Args:
-        marshaller: as for `Call`.
-        method: for errors.
-        make: encodes the message; called when there is a connection for it.
-    """
-
-    methods = call_ids = ()
-
-    def __init__(self, marshaller: Marshaller, method: str, make: Callable[[], Encoded]) -> None:
-        super().__init__(marshaller, method)
-        self._make = make
-
-    def enter(self, pending: PendingCalls, call: PendingCall) -> None:
-        call.answer({}, b"")
-
-    def encode(self, left: float, *, says_whole: bool = False) -> Encoded:
-        return self._make()
-
-    def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> None: ...
 
 
 def check_hello(hello: object) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import TracebackType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import (
@@ -162,9 +161,7 @@ class SyncBatch(Batch):
     def __enter__(self) -> SyncBatch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._members:
             with self._outgoing() as outgoing:
                 self._client._perform(outgoing, self._timeout, None, self._wait_for)
@@ -176,9 +173,7 @@ class AsyncBatch(Batch):
     async def __aenter__(self) -> AsyncBatch:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._members:
             with self._outgoing() as outgoing:
                 await self._client._perform(outgoing, self._timeout, None, self._wait_for)
@@ -202,6 +197,11 @@ class BatchExchange(Call):
         self._due: dict[BatchCall, None] = {}
         #: How many calls have no reply yet.
         self._missing = 0
+
+    def begin_span(self, make: Callable[[str], Any]) -> _BatchSpans:
+        spans = [make(member.method) for member in self.members]
+        self.more = [span.members for span in spans]
+        return _BatchSpans(spans, self.members)
 
     def enter(self, pending: PendingCalls, call: PendingCall) -> None:
         self._pending, self._call = pending, call
@@ -279,6 +279,20 @@ class BatchExchange(Call):
                 if not member.has_ended:
                     member.end(error)
         return False
+
+
+class _BatchSpans:
+    """The spans of a batch that is sent: one for each call and notification in it, all of which end with the batch."""
+
+    def __init__(self, spans: list[Any], members: list[BatchCall]) -> None:
+        self._spans = spans
+        self._members = members
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        for span, member in zip(self._spans, self._members, strict=True):
+            span.end(member.error if member.has_ended else error)
 
 
 def _request(member: BatchCall, timeout: float | None) -> dict[str, Any]:

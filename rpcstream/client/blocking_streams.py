@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from typing import Any
+from typing import Any, Self
 
 from ..peer.blocking import BlockingStream
 from ..peer.stream import Stream
@@ -37,7 +37,7 @@ class ClientStream(BlockingStream):
             self.close()  # its traceback keeps the stream alive, and so the generator at work
             raise
 
-    def __enter__(self) -> ClientStream:
+    def __enter__(self) -> Self:
         self._portal.call(self._open, self._name)
         return self
 
@@ -85,10 +85,6 @@ class ClientSubscription(ClientStream):
     def reconnects(self) -> int:
         """How often the subscription was made again: events of the time between are missing."""
         return self._make().reconnects
-
-    def __enter__(self) -> ClientSubscription:
-        super().__enter__()
-        return self
 
     def _ended(self) -> Exception:
         return StopIteration()

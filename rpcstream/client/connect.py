@@ -8,15 +8,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..errors import BY_STATUS, ConnectFailed, NotAuthenticated, RpcError
+from ..local_peer import waiter
 from ..text import get_logger
 from ..transports.connection import why_lost
 from ..transports.stream import LineStream
 from ..wire.http_messages import readable_text
 from .address import Address
 from .connection import ClientConnection, certificate_fault
-from .faults import TLS_ALERT, failure, is_permanent_failure, refusal_advice, silence
+from .faults import TLS_ALERT, connect_failed, refusal_advice, silence
 from .options import Settings
-from .sockets import waiter
 
 if TYPE_CHECKING:
     from ..nats.options import NatsOptions
@@ -39,9 +39,8 @@ def connect_fault(error: Exception, connection: ClientConnection, *, is_joined: 
     if isinstance(error, ConnectFailed):
         return error
     if isinstance(error, OSError):
-        why, lasts = failure(error, settings.connect_timeout, settings.address), is_permanent_failure(error)
         fault = certificate_fault(connection.reason, address)
-        return fault or ConnectFailed(why, address=address, is_permanent=lasts)
+        return fault or connect_failed(error, settings.connect_timeout, settings.address)
     if isinstance(error, RpcError):
         if isinstance(error, NotAuthenticated) or not is_joined:
             error.method = error.address = None  # the calls that wait name their own method
@@ -116,7 +115,6 @@ def _nats_options(settings: Settings) -> NatsOptions:
     address = settings.address
     return NatsOptions(
         servers=address.servers,
-        learned=settings.learned,
         login=settings.nats or NatsLogin(),
         tls=settings.tls,
         is_secure=address.is_secure,
@@ -165,7 +163,7 @@ async def _dial_one(address: Address, settings: Settings, make: Callable[[], P])
     made: list[Any] = []
 
     def make_protocol() -> P:
-        made.append(_reporting(make(), settings))
+        made.append(make())
         return cast(P, made[-1])
 
     try:
@@ -189,20 +187,6 @@ async def _dial_one(address: Address, settings: Settings, make: Callable[[], P])
             protocol.abort("the client gave up while it connected")
         raise
     return cast(P, made[-1])
-
-
-def _reporting(protocol: P, settings: Settings) -> P:
-    """The protocol, which tells how many bytes came if an option asks for it; otherwise it stays as it is."""
-    on_receive = settings.on_receive
-    if on_receive is not None:
-        receive = protocol.data_received
-
-        def data_received(data: bytes) -> None:
-            on_receive(len(data))
-            receive(data)
-
-        protocol.data_received = data_received  # type: ignore[method-assign]
-    return protocol
 
 
 # -- WebSocket ------------------------------------------------------------------------------------------------------
@@ -232,7 +216,6 @@ async def _open_websocket(connection: ClientConnection, settings: Settings) -> A
             trace=settings.trace,
             on_close=lambda _: None if closed.done() else closed.set_result(None),
         )
-        _reporting(stream, settings)
         await handshake.hand_over(stream)
         connection.closed = closed
     except BaseException as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..backoff import MANY, Backoff
 from ..errors import ConnectFailed, ConnectionLost, RpcError
+from ..local_peer import Wait
 from ..peer.calls import Call
 from ..peer.deadline import INFINITE, free_context
 from ..peer.ledger import ServerLedger
@@ -23,11 +24,9 @@ from ..text import get_logger
 from ..transports.connection import ASKS_FOR_CERTIFICATE, REFUSES_CERTIFICATE
 from .address import Address
 from .attempts import is_permanent
-from .callbacks import Callbacks
-from .conversation import ClientDispatcher
+from .conversation import Callbacks, ClientDispatcher
 from .faults import silence
 from .options import Settings
-from .sockets import Wait
 
 if TYPE_CHECKING:
     from ..nats.client_events import ClientEvents
@@ -185,14 +184,14 @@ def retrieve_exception(future: asyncio.Future[Any]) -> None:
 def _outgoing_calls(session: Session, marshaller: Marshaller, settings: Settings) -> OutgoingCalls:
     calls = OutgoingCalls(session, marshaller)
     if settings.tracing is not None:
-        from .tracing import ClientTracing
+        from ..peer.tracing import CallTracing
 
-        calls.tracing = ClientTracing(settings.tracing, settings.address)
+        calls.tracing = CallTracing(settings.tracing, settings.address.span_attributes)
     return calls
 
 
-class Keepalive:
-    """Detects a server that has disappeared: watches one connection until it is lost, with one timer.
+async def keep_alive(connection: ClientConnection, seconds: float) -> None:
+    """Close a connection whose server has disappeared.
 
     Checks at every half of the time. After half of the time without a byte the server is sent a ping (`rpc.ping`);
     after another silent half the connection is closed, and waiting calls fail with ConnectionLost. Every byte counts,
@@ -202,37 +201,23 @@ class Keepalive:
         connection: the connection, open.
         seconds: a silent server is given up after this time, or up to half of it later.
     """
-
-    def __init__(self, connection: ClientConnection, seconds: float) -> None:
-        self._connection = connection
-        self._seconds = seconds
-        self._is_silent = False
-        self._schedule()
-        connection.session.on_lost.append(self._stop)
-
-    def _check(self) -> None:
-        connection = self._connection
+    loop, is_silent = connection.loop, False
+    while True:
+        due = loop.time() + seconds / 2
+        await asyncio.sleep(seconds / 2)
         if not connection.is_open:
             return
-        # Unread bytes count, too. A check that runs late proves nothing: the loop was blocked, not the server.
+        # Unread bytes count, too.
         if connection.channel.has_received() or (connection.poll is not None and connection.poll(0)):
-            self._is_silent = False
-        elif not self._is_silent:
-            self._is_silent = True
+            is_silent = False
+        elif not is_silent:
+            is_silent = True
             # Its bytes are what counts, also those of an error.
             ping = connection.calls.start(Call(connection.calls.marshaller, "rpc.ping"), INFINITE)
             ping.future.add_done_callback(retrieve_exception)
-        elif connection.loop.time() - self._due < self._seconds / 4:
-            connection.abort(f"the server sent nothing for {self._seconds:g} s, not even a reply to a ping (keepalive)")
+        elif loop.time() - due < seconds / 4:  # a check that runs late proves nothing: the loop was blocked
+            connection.abort(f"the server sent nothing for {seconds:g} s, not even a reply to a ping (keepalive)")
             return
-        self._schedule()
-
-    def _schedule(self) -> None:
-        self._due = self._connection.loop.time() + self._seconds / 2
-        self._timer = self._connection.loop.call_at(self._due, self._check)
-
-    def _stop(self) -> None:
-        self._timer.cancel()
 
 
 class Slot:

@@ -1,4 +1,4 @@
-"""What a client knows of the methods of its server, once it has their descriptions (`rpc.discover`)."""
+"""What a client knows about the methods of its server, from their descriptions (`rpc.discover`)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import json
 from inspect import Parameter, Signature
 from typing import Any
 
-from ..openrpc.document import read_document
-from ..openrpc.methods import Api, Method
-from ..openrpc.schemas import text_of
-from ..openrpc.text import type_text
-from ..openrpc.types import DocumentError
+from ..openrpc.document import read_document, text_of
+from ..openrpc.types import Api, DocumentError, Method, type_text
 from ..text import visible
 
 

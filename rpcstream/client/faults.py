@@ -1,7 +1,6 @@
-"""Why a connection could not be made, or ended before any answer, and which option of the client to change.
+"""Error texts for connections that fail: the reason, and which option of the client to change.
 
-Owns these texts. An option is named as an argument of Python, `ca=`; the command line translates that. Imported when
-there is such an error.
+Options are named as arguments in Python, `ca=`; the command line translates the names. Imported only for such an error.
 """
 
 from __future__ import annotations
@@ -40,35 +39,40 @@ _WITH_TLS = {"tcp": "tls", "http": "https", "ws": "wss"}
 _WITHOUT_TLS = {secure: plain for plain, secure in _WITH_TLS.items()}
 
 
-def failure(error: OSError, seconds: float | None, address: Address) -> str:
-    """Describe why connecting failed.
+def connect_failed(error: OSError, seconds: float | None, address: Address, method: str | None = None) -> ConnectFailed:
+    """The error of a call that has no connection.
 
     Args:
         error: what the system or TLS raised.
         seconds: the time that connecting was given.
         address: of the server.
+        method: that was called.
     """
+    reason, is_permanent = _failure(error, seconds, address), _is_permanent(error)
+    return ConnectFailed(reason, method=method, address=str(address), is_permanent=is_permanent)
+
+
+def _failure(error: OSError, seconds: float | None, address: Address) -> str:
+    """Describe why connecting failed."""
     if is_own_timeout(error) and seconds is not None:
         return f"could not connect within {seconds:g} s"
     refusal = getattr(error, "verify_message", None)
     if refusal is not None:
         what = _certificate_advice(getattr(error, "verify_code", 0))
-        return f"could not connect: the server's certificate is not to be trusted: {refusal}{what}"
+        return f"could not connect: the server's certificate cannot be trusted: {refusal}{what}"
     if getattr(error, "library", None) == "SSL":  # whose numbers are others than those of the system
         name = str(getattr(error, "reason", None) or error)
         what = name.lower().replace("_", " ")
         return f"could not connect: TLS failed: {what}{_without_tls(address) if name in _NOT_TLS else ''}"
     if not str(error) and isinstance(error, ConnectionResetError):
-        return f"could not connect: the server closed the connection in the handshake of TLS{_without_tls(address)}"
+        return f"could not connect: the server closed the connection in the TLS handshake{_without_tls(address)}"
     known = error.errno in errno.errorcode and not isinstance(error, socket.gaierror)
     reason = os.strerror(error.errno) if known and error.errno is not None else error.strerror
     return f"could not connect: {_address_advice(error, address)}{reason or error or type(error).__name__}"
 
 
-def is_permanent_failure(error: BaseException) -> bool:
+def _is_permanent(error: OSError) -> bool:
     """Tell whether connecting failed for a reason that another attempt does not change: certificates, no TLS at all."""
-    if isinstance(error, ConnectFailed):
-        return error.is_permanent
     if getattr(error, "verify_message", None) is not None:
         return True
     reason = str(getattr(error, "reason", None) or "")
@@ -85,16 +89,16 @@ def _certificate_advice(code: int) -> str:
     if code in _UNKNOWN_AUTHORITY:
         return "; if you trust it, give the file of its authority with tls="
     if code in _OTHER_NAME:
-        return "; give address= a name that stands in the certificate, or the server another one (certificate=)"
+        return "; use a name from the certificate in address=, or give the server another certificate (certificate=)"
     if code == _EXPIRED:
-        return "; the server needs a new one (certificate=), or a clock is wrong"
+        return "; the server needs a new certificate (certificate=), or a clock is wrong"
     if code == _NOT_YET_VALID:
-        return "; a clock is wrong, or the server needs another one (certificate=)"
+        return "; a clock is wrong, or the server needs another certificate (certificate=)"
     return ""
 
 
 def _without_tls(address: Address) -> str:
-    return f"; if the server is without TLS, begin address= with {_WITHOUT_TLS[address.kind]}://"
+    return f"; if the server has no TLS, begin address= with {_WITHOUT_TLS[address.kind]}://"
 
 
 def _address_advice(error: OSError, address: Address) -> str:

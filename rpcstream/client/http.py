@@ -17,7 +17,7 @@ from ..text import get_logger
 from ..wire.binary_frame import parts_of_frame
 from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.http_messages import FRAME, JSON, NDJSON
-from .faults import failure, is_permanent_failure
+from .faults import connect_failed
 from .http_connection import BrokenError, HttpConnection
 from .http_exchange import Exchange
 from .options import Settings
@@ -27,6 +27,9 @@ log = get_logger("rpcstream.client")
 #: Content types, and the end of a head, which is the same for no two requests.
 _JSON, _FRAME, _LINES = JSON.encode(), FRAME.encode(), NDJSON.encode()
 _HEAD = b"%b\r\nContent-Type: %b\r\nAccept: %b\r\nContent-Length: %d\r\n%b\r\n"
+
+#: The most connections where `pool` does not say, each for one call at a time: about as many as browsers use.
+HTTP_CONNECTIONS = 8
 
 #: Makes a connection with the protocol that the given function makes.
 Dial = Callable[[Callable[[], HttpConnection]], Awaitable[HttpConnection]]
@@ -54,7 +57,7 @@ class HttpChannel(OutgoingCalls):
         self._connections: set[HttpConnection] = set()
         self._free: list[HttpConnection] = []
         #: Exchanges wait at this one for a connection, in order; and the bytes of those that wait.
-        self._places = asyncio.Semaphore(settings.http_connections)
+        self._places = asyncio.Semaphore(settings.pool or HTTP_CONNECTIONS)
         self._unsent = 0
         #: Exchanges that are not over: by the ids of their calls, a notification by itself.
         self._exchanges: dict[Any, Exchange] = {}
@@ -125,12 +128,11 @@ class HttpChannel(OutgoingCalls):
             await exchange.carry(connection)
         except BrokenError as error:
             exchange.fail(str(error))
-        except OSError as error:
-            reason = failure(error, self._settings.connect_timeout, self._settings.address)
-            exchange.fail(reason, partial(ConnectFailed, is_permanent=is_permanent_failure(error)))
+        except ConnectFailed as error:
+            exchange.fail(error.reason, partial(ConnectFailed, is_permanent=error.is_permanent))
         except Exception as error:
             log.exception("the response to a call of %s could not be handled", self.address)
-            exchange.fail(f"an internal error: {error!r}")
+            exchange.fail(f"an internal error: {error!r}", ConnectFailed if connection is None else ConnectionLost)
         finally:
             if connection is not None and connection.release():
                 self._free.append(connection)
@@ -204,8 +206,12 @@ class HttpChannel(OutgoingCalls):
         return None
 
     async def _connect(self) -> HttpConnection:
-        async with asyncio.timeout(self._settings.connect_timeout):
-            connection = await self._dial(lambda: HttpConnection(self._settings.address, self._forget))
+        settings = self._settings
+        try:
+            async with asyncio.timeout(settings.connect_timeout):
+                connection = await self._dial(lambda: HttpConnection(settings.address, self._forget))
+        except OSError as error:
+            raise connect_failed(error, settings.connect_timeout, settings.address) from error
         self._connections.add(connection)
         return connection
 

@@ -8,11 +8,10 @@ from typing import Any, cast
 
 import httptools
 
-from ..local_peer import widen_buffers
+from ..local_peer import Wait, waiter, widen_buffers
 from ..transports.connection import why_lost
 from .address import Address
 from .faults import TLS_ALERT, silence
-from .sockets import Wait, waiter
 
 #: Bytes of the head of a response, trailers included.
 HEAD_MAX = 64 * 1024
@@ -37,7 +36,7 @@ class HttpConnection(asyncio.Protocol):
 
     Attributes:
         status, reason, headers: of the response, once `send` has returned. Names of headers are in lower case.
-        is_on_used: another request was sent on this connection before.
+        requests: how many were sent on this connection.
     """
 
     def __init__(self, server: Address, on_lost: Callable[[HttpConnection], object]) -> None:
@@ -48,23 +47,18 @@ class HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._wait_readable: Wait | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._was_used = self._has_answered = self._is_wide = self._is_paused = False
+        self._is_wide = self._is_paused = False
         self._is_complete = True
+        self.requests = 0
         self._fault: str | None = None
         self._begin()
 
     def _begin(self) -> None:
         """Expect a response."""
         self.status, self.reason, self.headers = 0, "", dict[bytes, bytes]()
-        self.is_on_used = self._was_used
         self._pieces: list[bytes] = []
         self._held = self._size = self._received = 0
         self._has_head = self._keeps = self._ends_with_connection = False
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a response is awaited."""
-        return not self._is_complete
 
     @property
     def is_free(self) -> bool:
@@ -73,28 +67,24 @@ class HttpConnection(asyncio.Protocol):
         if not self._is_complete or transport is None or transport.is_closing():
             return False
         # On a new connection with TLS session tickets may be there to read.
-        is_new = not self._was_used and transport.get_extra_info("ssl_object") is not None
+        is_new = not self.requests and transport.get_extra_info("ssl_object") is not None
         return is_new or self._wait_readable is None or not self._wait_readable(0)
 
     async def send(self, parts: Sequence[Any], size: int) -> None:
         """Send a request, with a body of `size` bytes, and wait for the head of the response. Raises BrokenError."""
         self._begin()
-        self._was_used, self._is_complete = True, False
-        if self._transport is not None:
-            self._write(self._transport, parts, size)
+        self.requests += 1
+        self._is_complete = False
+        transport, is_long = self._transport, size >= HEAD_MAX
+        if transport is not None:
+            sock = transport.get_extra_info("socket") if is_long and not self._is_wide else None
+            if sock is not None:
+                self._is_wide = True
+                widen_buffers(sock)
+            for part in parts if is_long else [b"".join(parts)]:
+                transport.write(part)
         while not self._has_head:
             await self._more()
-
-    def _write(self, transport: asyncio.Transport, parts: Sequence[Any], size: int) -> None:
-        if size < HEAD_MAX:
-            transport.write(b"".join(parts))
-            return
-        sock = transport.get_extra_info("socket")
-        if sock is not None and not self._is_wide:
-            self._is_wide = True
-            widen_buffers(sock)
-        for part in parts:
-            transport.write(part)
 
     async def read(self) -> bytes:
         """The next bytes of the body; none at its end. Raises BrokenError where the response breaks off."""
@@ -124,7 +114,6 @@ class HttpConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return False
-        self._has_answered = True
         if not self._is_complete or self._fault is not None or transport.get_write_buffer_size():
             transport.abort()
         elif not self._keeps:
@@ -183,15 +172,11 @@ class HttpConnection(asyncio.Protocol):
         if self._has_head and self._ends_with_connection and exc is None and self._fault is None:
             self._is_complete = True
         elif not self._is_complete:
-            self._break(self._how_lost(exc))
+            hint = "" if self._received or self.requests > 1 else silence(self._server)
+            closed = "the server closed the connection" + (" in the middle of its answer" if self._received else "")
+            self._break((why_lost(exc) if exc is not None and str(exc) else closed) + hint)
         self._wake()
         self._on_lost(self)
-
-    def _how_lost(self, exc: Exception | None) -> str:
-        hint = "" if self._received or self._has_answered else silence(self._server)
-        if exc is not None and str(exc):
-            return why_lost(exc) + hint
-        return "the server closed the connection" + (" in the middle of its answer" if self._received else hint)
 
     # -- callbacks of httptools ---------------------------------------------------------------------------------
 

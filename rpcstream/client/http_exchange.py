@@ -8,12 +8,11 @@ from typing import Any, NoReturn
 
 import orjson
 
-from ..codec import payloads
 from ..codec.payloads import OverLimit
 from ..errors import BY_STATUS, ConnectFailed, ConnectionLost, InternalError, RpcError, Unread
 from ..peer import control_messages
 from ..peer.frame_admission import FrameAdmission
-from ..peer.incoming import frame_content, use_binary
+from ..peer.incoming import content_of, use_binary
 from ..peer.session import Session
 from ..text import get_logger
 from ..wire import envelope
@@ -59,8 +58,6 @@ class Exchange:
     parts: Sequence[Any] = ()
     size = unsent = 0
     _timer: asyncio.TimerHandle | None = None
-    #: Done when the reader of a stream has room again.
-    _has_credit: asyncio.Future[None] | None = None
 
     def __init__(
         self, session: Session, settings: Settings, method: str, call_ids: Sequence[int | str], window: int | None
@@ -70,7 +67,8 @@ class Exchange:
         self._session = session
         self._settings = settings
         self._method = method
-        self._credit = window
+        #: For each item that the reader has room for.
+        self._credit = None if window is None else asyncio.Semaphore(window)
         self._max_size = session.limits.max_message_size
 
     async def carry(self, connection: HttpConnection) -> None:
@@ -85,8 +83,7 @@ class Exchange:
                 # It has no deadline: without a response the connection would be taken for ever.
                 self._end_after(seconds, connection, "the server did not answer a notification (message_timeout)")
             await connection.send(self.parts, self.size)
-            takes_frames = b"accept-post" in connection.headers and names_frames(connection.header(b"accept-post"))
-            if takes_frames and self._session.takes_binary:
+            if self._session.takes_binary and names_frames(connection.header(b"accept-post")):
                 use_binary(self._session)
             if 200 <= connection.status < 300:
                 await self._receive(connection)
@@ -101,20 +98,21 @@ class Exchange:
 
     def fail(self, reason: str, make_error: MakeError = ConnectionLost) -> None:
         """Nothing more will be received: the calls without a reply fail."""
+        address = str(self._settings.address)
         if not self.call_ids:
-            log.warning("a notification was not delivered: %s", self._error(reason, make_error, self._method))
+            error = make_error(reason, method=self._method, address=address)
+            log.warning("a notification was not delivered: %s", error)
         for call_id in list(self._waiting()):
             call = self._session.pending.find(call_id)
             if call is not None:
                 self._session.pending.discard(call_id)
-                call.fail(self._error(reason, make_error, call.method))
+                call.fail(make_error(reason, method=call.method, address=address))
 
     def permit(self, n: int) -> None:
         """The reader of a stream has room for `n` more items."""
         if self._credit is not None:
-            self._credit += n
-            if self._has_credit is not None and not self._has_credit.done():
-                self._has_credit.set_result(None)
+            for _ in range(n):
+                self._credit.release()
 
     def is_settled(self) -> bool:
         """Whether it has calls, and none of them waits for a reply."""
@@ -133,7 +131,7 @@ class Exchange:
         elif body := await self._read_all(connection):
             await self._handle(body)
         if self.call_ids:
-            self.fail("the server's answer has no reply to the call in it")
+            self.fail("the server's response contains no reply to the call")
 
     async def _receive_lines(self, connection: HttpConnection) -> None:
         framer = LineFramer(max_size=self._max_size, skips_blank=True)
@@ -175,7 +173,10 @@ class Exchange:
         if isinstance(received, BinaryFrame) and received.refusal is not None:
             self._refuse(InternalError("The reply cannot be read", received.refusal.data))
         try:
-            message, line = self._parse(received)
+            if len(received) >= LONG or isinstance(received, BinaryFrame):
+                message, line = content_of(self._session, received)
+            else:
+                message, line = orjson.loads(received), received
         except OverLimit as error:
             assert isinstance(received, bytes)
             self._refuse(envelope.refusal_of(error.stand_in(received), self._max_size, side="client"))
@@ -185,14 +186,6 @@ class Exchange:
             await self._handle_notification(message, line)
         else:
             self._handle_replies(message, line)
-
-    def _parse(self, message: bytes | BinaryFrame) -> tuple[Any, bytes]:
-        """The message as a value, and its bytes without long payloads."""
-        if isinstance(message, BinaryFrame):
-            return frame_content(message)
-        if len(message) >= LONG:
-            return payloads.parse(message, self._session.limits)
-        return orjson.loads(message), message
 
     def _handle_replies(self, message: Any, line: bytes) -> None:
         """Give replies to the calls of this exchange; all other messages are dropped."""
@@ -218,10 +211,7 @@ class Exchange:
         if "id" in message or method not in _OF_CALLS or not self._is_own(call_id):
             return
         if self._credit is not None and method == envelope.ITEM:
-            while self._credit <= 0:
-                self._has_credit = asyncio.get_running_loop().create_future()
-                await self._has_credit
-            self._credit -= 1
+            await self._credit.acquire()
         control_messages.handle(self._session, message, line)
 
     def _is_own(self, call_id: Any) -> bool:
@@ -251,30 +241,24 @@ class Exchange:
             message = orjson.loads(body)
         except orjson.JSONDecodeError:
             message = None
-        said = f"HTTP {connection.status} {connection.reason}".rstrip()
+        status = connection.status
+        said = f"HTTP {status} {connection.reason}".rstrip()
         if envelope.is_reply(message) or (type(message) is list and message and all(map(envelope.is_reply, message))):
             await self._handle(body)
-            self.fail(f"the server answered with HTTP {connection.status} and no reply to the call")
+            self.fail(f"the server answered with HTTP {status} and no reply to the call")
             return
         text = readable_text(body)
         said += f": {text}" if text else ""
-        kind = BY_STATUS.get(connection.status)
+        kind = BY_STATUS.get(status)
         if kind is not None:
             self._refuse(kind(said))
-        if connection.status >= 500 and connection.status not in (502, 504):
+        if status >= 500 and status not in (502, 504):
             self._refuse(InternalError(f"The server failed: {said}"))
-        self._fail_with_status(connection, said, text)
-
-    def _fail_with_status(self, connection: HttpConnection, said: str, text: str) -> None:
-        status = connection.status
         advice = refusal_advice(status, text, self._settings.address, has_token=True)
         said += f"; {advice}" if advice else ""
         said += " (redirects are not followed)" if 300 <= status < 400 else ""
         # A proxy that cannot reach the server, or waits no longer, does not know whether the call was carried out.
-        kind = ConnectionLost if status in (408, 502, 504) else ConnectFailed
-        if status == 408 and connection.is_on_used:
-            kind = Unread  # the server has closed the connection while the request was on its way
-        self.fail(f"the server answered with {said}", kind)
-
-    def _error(self, reason: str, make_error: MakeError, method: str) -> Exception:
-        return make_error(reason, method=method, address=str(self._settings.address))
+        make_error: MakeError = ConnectionLost if status in (408, 502, 504) else ConnectFailed
+        if status == 408 and connection.requests > 1:
+            make_error = Unread  # the server has closed the connection while the request was on its way
+        self.fail(f"the server answered with {said}", make_error)

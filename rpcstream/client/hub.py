@@ -2,6 +2,7 @@
 
 A client whose address names several hubs registers at each of them. At one hub the registration belongs to one
 connection. It is made when the client connects or calls `offer`, and again on another connection when that one is lost.
+A `ServingClient` is a client in `run`: when it is stopped, it withdraws its methods, finishes its calls, and leaves.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ import msgspec
 from ..errors import ConnectFailed, ConnectionLost, InternalError, InvalidParams, MethodNotFound, NotPermitted, RpcError
 from ..peer.calls import Call
 from ..peer.deadline import deadline_in
-from ..peer.marshal import NOT_GIVEN, Marshaller
+from ..peer.marshal import NOT_GIVEN
 from ..process import join_names
 from ..text import get_logger
 from .address import check_lasting
-from .callbacks import Callbacks
 from .connection import REFUSING, ClientConnection
-from .options import Settings
+from .conversation import Callbacks
 from .pool import ConnectionPool, Persist
 
 log = get_logger("rpcstream.client")
@@ -79,30 +79,21 @@ class HubRegistration:
 
     Args:
         pool: the connections of the client.
-        marshaller: of the client.
-        settings: of the client.
         callbacks: the methods of the client that may be offered.
         persist: repeats what fails, see `AsyncClient`.
     """
 
-    def __init__(
-        self,
-        pool: ConnectionPool,
-        marshaller: Marshaller,
-        settings: Settings,
-        callbacks: Callbacks,
-        persist: Persist,
-    ) -> None:
+    def __init__(self, pool: ConnectionPool, callbacks: Callbacks, persist: Persist) -> None:
         self._pool = pool
         self._persist = persist
-        self._marshaller = marshaller
-        self._settings = settings
+        self._marshaller = pool.marshaller
+        self._settings = settings = pool.settings
         self._callbacks = callbacks
         #: What each hub knows, by its address.
         self._hubs: dict[str, AtHub] = {}
-        #: The next connection is to be registered, with these methods, each with whether it is shared.
+        #: The next connection is to be registered, with these methods.
         self._is_wanted = settings.name is not None
-        self._methods: dict[str, bool] = {}
+        self._methods: list[str] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         #: One registration at a time: each may need the name and the key that the one before got.
         self._lock = asyncio.Lock()
@@ -118,13 +109,10 @@ class HubRegistration:
     def _at(self, connection: ClientConnection) -> AtHub:
         return self._hubs.setdefault(str(connection.server), AtHub(self._settings.name))
 
-    async def offer(self, *, shared: bool = False) -> list[str]:
+    async def offer(self) -> list[str]:
         """Offer all methods of the client, see `BaseClient.offer`."""
         check_lasting(self._settings.address, "offering a method to the server")
-        callbacks = self._callbacks
-        methods = {
-            name: shared or self._methods.get(name, False) or name in callbacks.shared for name in callbacks.names
-        }
+        methods = self._callbacks.names
         self._use_loop(asyncio.get_running_loop())
         self._pool.spread()
         names: list[str]
@@ -155,8 +143,7 @@ class HubRegistration:
         self._use_loop(asyncio.get_running_loop())
         deadline = self._deadline()
         async with self._lock:
-            for name in names or list(self._methods):
-                self._methods.pop(name, None)
+            self._methods = [each for each in self._methods if names and each not in names]
             connections = [hub.registered for hub in self._hubs.values() if hub.registered is not None]
             if not names:
                 self._is_wanted = False
@@ -189,7 +176,7 @@ class HubRegistration:
 
     # -- registering ------------------------------------------------------------------------------------------------
 
-    async def _offer(self, methods: dict[str, bool], deadline: float, once: bool) -> tuple[list[str], AtHub]:
+    async def _offer(self, methods: list[str], deadline: float, once: bool) -> tuple[list[str], AtHub]:
         registered = (hub.registered for hub in self._hubs.values())
         before = next((each for each in registered if each is not None and not each.has_unread()), None)
         connection = before or await self._pool.get(_REGISTER, deadline, once=once)
@@ -229,22 +216,23 @@ class HubRegistration:
     async def _register_singly(self, connection: ClientConnection, hub: AtHub, deadline: float) -> None:
         """Register the name first, then each method that the hub still accepts."""
         try:
-            await self._register(connection, {}, deadline)
+            await self._register(connection, [], deadline)
         except RpcError as error:
             if self._settings.name is not None:
                 log.error("%r is no longer registered at %s: %s", hub.name, connection.server, error)
                 return
             hub.name = hub.key = None  # the hub made the name, and has given it to another client since then
-        for name, shared in list(self._methods.items()):
+        for name in list(self._methods):
             try:
-                await self._register(connection, {name: shared}, deadline)
+                await self._register(connection, [name], deadline)
             except RpcError as error:
                 log.error("%r is no longer offered at %s: %s", name, connection.server, error)
 
-    async def _register(self, connection: ClientConnection, methods: dict[str, bool], deadline: float) -> list[str]:
+    async def _register(self, connection: ClientConnection, methods: list[str], deadline: float) -> list[str]:
         hub = self._at(connection)
         described, components = self._callbacks.describe(methods)
-        params = _register_params(hub.name, hub.key, described, components)
+        params = {"name": hub.name, "key": hub.key, "methods": described, "components": components}
+        params = {member: value for member, value in params.items() if value}
         call = Call(self._marshaller, _REGISTER, params, NOT_GIVEN, NOT_GIVEN)
         if not connection.is_open:
             raise self._loss(connection)
@@ -278,7 +266,9 @@ class ServingClient:
         self._registration = registration
         self._drain_timeout = drain_timeout
         self._stopping = asyncio.Event()
-        self._aborted = asyncio.Event()
+        #: Ends the connections in an orderly way.
+        self._leaving: asyncio.Task[None] | None = None
+        self._is_aborted = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def stop(self) -> None:
@@ -291,8 +281,10 @@ class ServingClient:
             self._loop.call_soon_threadsafe(self._abort)
 
     def _abort(self) -> None:
-        self._aborted.set()
+        self._is_aborted = True
         self._stopping.set()
+        if self._leaving is not None:
+            self._leaving.cancel()
 
     async def serve(self) -> None:
         """Serve until `stop` is called, or the client is closed.
@@ -315,17 +307,17 @@ class ServingClient:
             self.is_serving = False
 
     async def _leave(self) -> None:
-        aborted = asyncio.ensure_future(self._aborted.wait())
-        leaving = asyncio.ensure_future(self._finish())
+        if self._is_aborted:
+            return
+        self._leaving = leaving = asyncio.ensure_future(self._finish())
         try:
-            await asyncio.wait({aborted, leaving}, timeout=self._drain_timeout, return_when=asyncio.FIRST_COMPLETED)
-            if not (leaving.done() or aborted.done()):
+            await asyncio.wait([leaving], timeout=self._drain_timeout)
+            if not leaving.done():
                 names = join_names(sorted(self._pool.methods_at_work())) or "none"
                 log.warning("leaving: calls had not finished in time; methods at work: %s", names)
                 if self._pool.refuse_waiting(perf_counter() + REFUSING):
-                    await asyncio.wait({aborted, leaving}, timeout=FAREWELL, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait([leaving], timeout=FAREWELL)
         finally:
-            aborted.cancel()
             leaving.cancel()
 
     async def _finish(self) -> None:
@@ -335,14 +327,6 @@ class ServingClient:
         except (RpcError, OSError) as error:  # with the errors of connections and time-outs
             log.warning("the methods could not be withdrawn: %s", error)
         await self._pool.leave(LEAVING)
-
-
-def _register_params(
-    name: str | None, key: str | None, methods: list[dict[str, Any]], components: dict[str, Any]
-) -> dict[str, Any]:
-    """The params of `rpc.register`, without those that are unknown or empty."""
-    members = {"name": name, "key": key, "methods": methods, "components": components}
-    return {member: value for member, value in members.items() if value}
 
 
 def _read_registration(reply: Any, address: str) -> Registration:
@@ -360,6 +344,6 @@ def _explained(error: RpcError) -> RpcError:
     """The error of a registration; MethodNotFound gets the message that the server is no hub."""
     if not isinstance(error, MethodNotFound):
         return error
-    clear = MethodNotFound("The server is no hub: it does not take registrations", error.data)
+    clear = MethodNotFound("The server is not a hub: it does not take registrations", error.data)
     clear.method, clear.address = error.method, error.address
     return clear

@@ -5,7 +5,7 @@
 
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 import orjson
@@ -52,18 +52,18 @@ NATS_LOGIN = Kind(dict[str, str], finish=_nats_login)
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """Which failed calls a client sends again, and how often.
+    """Which failed calls a client repeats, and how often.
 
-    A call fails in this sense when there is no connection, the connection is lost, or a hub loses the program that runs
-    the call. Error replies are never retried.
+    This covers calls for which no connection can be opened, whose connection is lost, or whose provider a hub loses.
+    Error replies are never retried.
 
     Attributes:
-        times: how often one call is sent again.
+        times: how often one call is repeated.
         repeats: "idempotent": calls that did not start, and calls of methods that the server declares idempotent.
             "all": every call, even one that may have run.
 
     Raises:
-        ValueError: a value makes no sense.
+        ValueError: a value is invalid.
     """
 
     times: int = 0
@@ -78,18 +78,16 @@ class Retry:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """What a client reports about the messages and bytes that it moves. A token is never shown.
+    """Functions that get the messages of a client. They never see a token.
 
     Attributes:
         message: called with "send" or "receive" and the bytes of each message, without the delimiter.
-        on_send: called with the bytes sent so far and in all, while a `Client` sends a message of more than 1 MiB. Not
-            called for calls that run in the event loop.
-        on_receive: called with the number of bytes received, before they are handled, in the thread that reads them.
+        on_send: called with the bytes sent and the total, while a `Client` sends a message over 1 MiB. Not called for
+            calls that run in the event loop.
     """
 
     message: TraceMessage | None = None
     on_send: Callable[[int, int], None] | None = None
-    on_receive: Callable[[int], object] | None = None
 
 
 #: A `Retry` in a file: a table with its fields.
@@ -100,38 +98,38 @@ class ClientOptions(TypedDict, total=False):
     """Options of `Client` and `AsyncClient`. Times are in seconds; None is "no limit".
 
     Attributes:
-        timeout: seconds that a call may take in all, connecting included; each call may give its own.
-        connect_timeout: seconds that making a connection may take, and registering at a hub.
-        wait_for: seconds that a call waits for a server that is not there (not started yet, or being restarted), and at
-            a hub for a provider of its method; each call may give its own. The time-out counts all the same. None:
-            such a call fails at once, or with `reconnect` waits for a connection until it times out.
-        pool: the largest number of connections. In an event loop they are shared: a call takes the one with the fewest
-            waiting calls. Over HTTP, and in a `Client` without an event loop, each carries one call at a time, and
-            further calls wait for a free one until they time out. None: 1 in an event loop, else 8.
-        retry: which failed calls are sent again, and how often (a `Retry`). None: no call is.
-        reconnect: keep a connection open: made by `with`, `async with` or the first call, and made again whenever it is
-            lost, with the pauses of a `Backoff` (True: the default ones). Calls wait for it until they time out. Not
-            over HTTP, where each call connects if it must.
+        timeout: seconds that a call may take, including connecting and retries. A call may set its own.
+        connect_timeout: seconds that connecting may take, including registering at a hub.
+        wait_for: seconds that a call waits, within its timeout, for a server that is not running, and at a hub for a
+            provider of the method. A call may set its own. None: the call fails at once, or with `reconnect` waits for
+            a connection until it times out.
+        pool: the most connections. In an event loop, calls share them, and each call uses the connection with the
+            fewest pending calls. Over HTTP, and in a `Client` without an event loop, each connection carries one call
+            at a time, and further calls wait for a free connection. None: 1 in an event loop, otherwise 8.
+        retry: which failed calls are repeated, and how often (a `Retry`). None: no calls.
+        reconnect: keep a connection open. `with`, `async with` or the first call opens it, and the client reconnects
+            after each loss, with the pauses of a `Backoff` (True: the default pauses). Calls wait for the connection
+            until they time out. Not over HTTP, where each call connects if necessary.
         on_state: called with each new `state`, in the event loop of the client.
-        codec: encodes and decodes rich values; give one in which your own types are registered.
-        limits: `max_message_size` applies to messages sent and received; images have limits of their own.
+        codec: encodes and decodes rich values. Pass a `Codec` with your own types.
+        limits: limits on size, number and time (a `Limits`).
         delimiter: the bytes that end each message on a line stream; the server must use the same.
-        trace: called with "send" or "receive" and the bytes of each message; a `Trace` reports bytes, too.
-        binary: send and receive large payloads (arrays, images, bytes) as raw bytes if the server does so, too; on a
-            Unix socket in shared memory. "copy": arrays that arrive in shared memory are copied, and so writable.
-            False: always as base64.
+        trace: a function that is called with "send" or "receive" and the bytes of each message, or a `Trace`.
+        binary: send and receive large payloads (arrays, images, bytes) as raw bytes if the server supports it, and over
+            a Unix socket in shared memory. "copy": also copy arrays that arrive in shared memory, so that they are
+            writable. False: always use base64.
         token: authenticates the client: sent first on each new connection of a line stream, and as
             `Authorization: Bearer` with each HTTP request and WebSocket handshake. Never logged or shown.
         tls: whom to trust, for addresses with TLS: a PEM file with the certificate authorities, a `TLS` that also has
             the client's own certificate, or an `ssl.SSLContext`. None: trust the authorities of the system. Unless a
             context says otherwise, the server's certificate and host name are verified.
-        name: the client's name at a hub: 1 to 128 of A-Z, a-z, 0-9, "_" and "-". It is registered before any call is
-            sent; connecting fails if the hub refuses it or the server is no hub.
-        keepalive: a server that was silent for half of this many seconds is sent a ping, and the connection is closed
-            when it stays silent. None: rely on the operating system.
+        name: the client's name at a hub, 1 to 128 of A-Z, a-z, 0-9, "_" and "-". The client registers it before any
+            call. Connecting fails if the hub refuses the name, or if the server is not a hub.
+        keepalive: seconds of silence after which the client closes the connection. It pings the server after half of
+            them. None: rely on the operating system.
         nats: authenticates the client at NATS (a `NatsLogin`), for addresses `nats://…`.
-        tracing: make spans of the calls with OpenTelemetry, and of those that the server makes here: True, by the
-            global provider, or a TracerProvider. The extra `opentelemetry` is needed.
+        tracing: create OpenTelemetry spans for calls in both directions: True for the global provider, or a
+            TracerProvider. Needs the extra `opentelemetry`.
     """
 
     timeout: Annotated[float | None, Option(60.0, SECONDS_OR_NONE, env=True, aliases=("call_timeout",))]
@@ -157,9 +155,6 @@ class ClientOptions(TypedDict, total=False):
 #: The default of every option.
 DEFAULTS: Mapping[str, Any] = defaults_of(ClientOptions)
 
-#: The most connections for HTTP, each of which carries one call at a time: about as many as browsers use.
-HTTP_CONNECTIONS = 8
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Settings:
@@ -171,9 +166,7 @@ class Settings:
         reconnect: the pauses between attempts to connect; None: connect with the next call.
         tls: trusted authorities and own certificate, where the address asks for TLS.
         tracing: makes spans of the calls; None: there are none.
-        trace, on_send, on_receive: see `Trace`.
-        http_connections: `pool`, where the address is an HTTP one.
-        learned: servers of a NATS cluster that others of it have named, for the next connection.
+        trace, on_send: see `Trace`.
 
     The other attributes are those of `ClientOptions`.
 
@@ -196,16 +189,13 @@ class Settings:
     delimiter: bytes
     trace: TraceMessage | None
     on_send: Callable[[int, int], None] | None
-    on_receive: Callable[[int], object] | None
     binary: Binary
     token: str | None
     tls: "ssl.SSLContext | None"
-    http_connections: int
     name: str | None
     keepalive: float | None
     nats: "NatsLogin | None"
     tracing: "Tracing | None"
-    learned: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("timeout", "connect_timeout", "wait_for", "keepalive"):
@@ -259,11 +249,9 @@ def make_settings(client: str, address: str | Address | Connect, options: Mappin
         "reconnect": (Backoff() if given["reconnect"] is True else given["reconnect"]) or None,
         "tracing": make_tracing(given["tracing"]),
         "tls": _make_tls(address, given["tls"]),
-        **{"trace": shown.message, "on_send": shown.on_send, "on_receive": shown.on_receive},
+        **{"trace": shown.message, "on_send": shown.on_send},
     }
-    settings = Settings(address=address, connect=connect, http_connections=HTTP_CONNECTIONS, **given)
-    if address.is_http:  # where one session has all connections
-        settings.http_connections, settings.pool = settings.pool or HTTP_CONNECTIONS, None
+    settings = Settings(address=address, connect=connect, **given)
     if settings.trace is not None and settings.token is not None:
         settings.trace = _without_token(settings.trace, settings.token)
     return settings
@@ -295,11 +283,11 @@ def _check_token(token: Any, address: Address) -> None:
     if type(token) is not str:
         raise TypeError(f"a token is a str, got {type(token).__name__}")
     if not token:
-        raise ValueError("the token is empty; None stands for none")
+        raise ValueError("the token is empty: pass None for no token")
     if (address.is_http or address.is_websocket or address.is_nats) and not all(
         "!" <= character <= "~" for character in token
     ):
-        raise ValueError("a token that is sent as an HTTP header has only visible ASCII characters, and no blanks")
+        raise ValueError("a token in an HTTP header must have visible ASCII characters only, without blanks")
 
 
 def _without_token(trace: TraceMessage, token: str) -> TraceMessage:

@@ -1,6 +1,6 @@
-"""The connections of one async client: made when they are needed, kept open, replaced after they were lost.
+"""The connections of one async client: opened when needed, kept open, and replaced after a loss.
 
-All calls that wait for a connection share the attempts to make it.
+All calls that wait for a connection share the attempts to open it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ..peer.remote import Peer
 from ..text import get_logger
 from .address import check_lasting
 from .attempts import Unsent
-from .callbacks import Callbacks
 from .connect import connect_fault, join
-from .connection import ClientConnection, Keepalive, Slot, choose_slot, retrieve_exception
+from .connection import ClientConnection, Slot, choose_slot, keep_alive, retrieve_exception
+from .conversation import Callbacks
 from .options import Settings
 
 log = get_logger("rpcstream.client")
@@ -55,11 +55,10 @@ class ConnectionPool:
     """Gives each call its connection.
 
     Args:
-        settings: of the client.
-        marshaller: of the client.
         callbacks: the methods that the server may call.
 
     Attributes:
+        settings, marshaller: of the client.
         address: of the server, for errors.
         is_closed: the client was closed.
         lost: how many connections were lost so far.
@@ -78,11 +77,12 @@ class ConnectionPool:
             self.greetings.append(_authenticate)
         #: Where the next greeting of the user goes: after authentication, before the registration and subscriptions.
         self._user_greetings_end = len(self.greetings)
-        self._settings = settings
-        self._marshaller = marshaller
+        self.settings = settings
+        self.marshaller = marshaller
         self._callbacks = callbacks
         self._make_slot = partial(Slot, self.address, settings.reconnect, self._make, self._set_state, self._was_lost)
-        self._slots = [self._make_slot() for _ in range(settings.pool or 1)]
+        count = 1 if address.is_http else settings.pool or 1  # over HTTP one session has all connections
+        self._slots = [self._make_slot() for _ in range(count)]
         self._only = self._slots[0] if len(self._slots) == 1 else None
         self._write_max = min(WRITE_MAX, settings.limits.write_buffer)
         self._state = "idle"
@@ -136,7 +136,7 @@ class ConnectionPool:
                     connection = await opening
                     if connection.is_open:
                         await self._catch_up(connection)
-                    elif self._settings.reconnect is None:
+                    elif self.settings.reconnect is None:
                         raise self._closed_at_once(connection)
                     if connection.is_open:
                         return connection
@@ -171,10 +171,10 @@ class ConnectionPool:
 
     async def wait_closed(self) -> None:
         """Wait until the client is closed, see `BaseClient.wait_closed`."""
-        check_lasting(self._settings.address, "wait_closed")
+        check_lasting(self.settings.address, "wait_closed")
         loop = asyncio.get_running_loop()
         while not self.is_closed:
-            if self._settings.reconnect is None and not (self.open_connections or self._leaving):
+            if self.settings.reconnect is None and not (self.open_connections or self._leaving):
                 lost = self._last_lost
                 reason = "there is no connection" if lost is None else lost.reason or "the peer closed it"
                 raise ConnectionLost(reason, address=self.address)
@@ -187,7 +187,7 @@ class ConnectionPool:
 
     def spread(self) -> None:
         """From now on, keep a connection to each server in the address. Without several servers this does nothing."""
-        servers = self._settings.address.in_turn
+        servers = self.settings.address.in_turn
         if len(servers) == 1 or self._slots[0].address is not None:
             return
         for slot in self._slots:
@@ -290,8 +290,8 @@ class ConnectionPool:
             ConnectFailed: no connection could be made, or a greeting failed.
             NotAuthenticated, NotPermitted, ServerBusy: the server refused the connection, or its token.
         """
-        settings = self._settings if slot.address is None else replace(self._settings, address=slot.address)
-        connection = ClientConnection(settings, self._marshaller, self._callbacks)
+        settings = self.settings if slot.address is None else replace(self.settings, address=slot.address)
+        connection = ClientConnection(settings, self.marshaller, self._callbacks)
         try:
             async with asyncio.timeout(settings.connect_timeout):
                 await join(connection, settings)
@@ -299,7 +299,7 @@ class ConnectionPool:
                 for greet in self.greetings:
                     await greet(connection)
                 if settings.keepalive is not None and connection.is_open:
-                    Keepalive(connection, settings.keepalive)
+                    self._keep_alive(connection, settings.keepalive)
         except Exception as error:
             fault = connect_fault(error, connection, is_joined=connection in self.connections)
             if connection.session.peer_is_leaving and isinstance(error, OSError):
@@ -317,6 +317,10 @@ class ConnectionPool:
             return connection
         connection.abort("this place is for another server since the attempt began (spread)")
         return await self._make(slot)
+
+    def _keep_alive(self, connection: ClientConnection, seconds: float) -> None:
+        task = connection.loop.create_task(keep_alive(connection, seconds))
+        connection.session.on_lost.append(task.cancel)
 
     def _was_lost(self, connection: ClientConnection) -> None:
         """Note that a connection is over."""
@@ -351,9 +355,9 @@ class ConnectionPool:
             return
         if (slot is None or slot is self._slots[0]) and state != self._state:
             self._state = state
-            if self._settings.on_state is not None:
+            if self.settings.on_state is not None:
                 try:
-                    self._settings.on_state(state)
+                    self.settings.on_state(state)
                 except Exception:
                     log.exception("on_state of a client failed")
 

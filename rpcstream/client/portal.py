@@ -29,7 +29,7 @@ from ..peer.remote import BlockingPeer, Peer
 from ..text import get_logger
 from .aio import AsyncClient
 from .attempts import LOSSES, Times
-from .callbacks import Callbacks
+from .conversation import Callbacks
 from .options import Settings
 from .pool import CLOSED
 
@@ -125,7 +125,7 @@ class Portal(Bridge):
 
     def _check_open(self) -> None:
         if self.is_of_parent:
-            raise LoopClosedError("this belongs to the process that this one was forked from")
+            raise LoopClosedError("this client belongs to the parent process: create a client after the fork")
         if self.is_over:
             raise LoopClosedError("the client is closed")
 
@@ -373,7 +373,7 @@ def _run(client: AsyncClient, portal: Portal) -> None:
     try:
         loop.run_forever()
     except BaseException:  # a function of the user's raised SystemExit, and nothing less ends a loop
-        log.exception("the event loop of a client broke off")
+        log.exception("the event loop of a client failed")
     finally:
         portal.close()
         portal.is_ending = True

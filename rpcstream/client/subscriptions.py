@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
-from types import TracebackType
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -20,12 +19,11 @@ from ..events.event_queue import EventQueue, Policy
 from ..events.patterns import is_pattern, matches
 from ..peer.calls import Call
 from ..peer.deadline import INFINITE, deadline_in
-from ..peer.marshal import NOT_GIVEN, Marshaller
+from ..peer.marshal import NOT_GIVEN
 from ..peer.outgoing import AwaitedCall
 from ..wire import envelope
 from .address import check_lasting
 from .connection import ClientConnection
-from .options import Settings
 from .pool import ConnectionPool, Persist
 
 #: The params of an event's message, and the message.
@@ -55,15 +53,15 @@ class Subscriptions:
     """The subscriptions of one client at its server, all on one of its connections.
 
     Args:
-        pool, marshaller, settings: of the client.
+        pool: the connections of the client.
         persist: repeats what fails, see `AsyncClient`.
     """
 
-    def __init__(self, pool: ConnectionPool, marshaller: Marshaller, settings: Settings, persist: Persist) -> None:
-        self.marshaller = marshaller
+    def __init__(self, pool: ConnectionPool, persist: Persist) -> None:
+        self.marshaller = pool.marshaller
         self._pool = pool
         self._persist = persist
-        self._settings = settings
+        self._settings = pool.settings
         self._loop: asyncio.AbstractEventLoop | None = None
         #: By name; and the patterns among them.
         self._topics: dict[str, _Topic] = {}
@@ -338,9 +336,6 @@ class Subscription(AsyncIterator[Any]):
         self._gives_topics = True
         return self
 
-    def __aiter__(self) -> Subscription:
-        return self
-
     async def __anext__(self) -> Any:
         await self._begin()
         while not self._queue:
@@ -364,9 +359,7 @@ class Subscription(AsyncIterator[Any]):
         await self._begin()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def __del__(self) -> None:

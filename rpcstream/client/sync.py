@@ -1,13 +1,9 @@
-"""The sync client: each call blocks its thread, on a connection that stays open.
-
-`sync_engine` sends the calls and retries them.
-"""
+"""The blocking client: each call blocks its thread, on a connection that stays open."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from ..nearest import with_options
@@ -76,9 +72,9 @@ class Client(BaseClient):
         self._perform = self._engine.perform
         self._begin: Callable[..., Future[Any]] = self._engine.submit
         if self._settings.tracing is not None:
-            from .tracing import ClientTracing
+            from ..peer.tracing import CallTracing
 
-            tracing = ClientTracing(self._settings.tracing, self._settings.address)
+            tracing = CallTracing(self._settings.tracing, self._settings.address.span_attributes)
             self._perform = tracing.performing(self._perform)
             self._begin = tracing.submitting(self._begin)
             self._notification = partial(tracing.notification, self._marshaller)
@@ -163,12 +159,6 @@ class Client(BaseClient):
         stream = thread.client.stream_request(method, params, returns=returns, **{**options, "timeout": left})
         return ClientStream(thread, stream, method)
 
-    def call_sync(
-        self, method: str, params: list[Any] | dict[str, Any] | None = None, *, timeout: float | None = NOT_GIVEN
-    ) -> Any:
-        """The same as `request`: the blocking counterpart of `submit` and `add_done_callback`."""
-        return self.request(method, params, timeout=timeout)
-
     @overload
     def __call__(
         self, message: dict[str, Any], /, *, timeout: float | None = ..., wait_for: float | None = ...
@@ -213,8 +203,8 @@ class Client(BaseClient):
         is_sent: bool = self.request("rpc.notify", notify_client_params(client, method, args, kwargs))
         return is_sent
 
-    def offer(self, *, shared: bool = False) -> list[str]:
-        return self._run(_OFFERING, "rpc.register", lambda client: client.offer(shared=shared))
+    def offer(self) -> list[str]:
+        return self._run(_OFFERING, "rpc.register", lambda client: client.offer())
 
     def withdraw(self, *names: str) -> list[str]:
         return self._run(_OFFERING, "rpc.unregister", lambda client: client.withdraw(*names))
@@ -264,13 +254,8 @@ class Client(BaseClient):
             thread.portal.call(thread.client.__aenter__, "(connect)")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"<Client of {self.address}{', closed' if self._engine.pool.is_closed else ''}>"
 
     # -- sending ----------------------------------------------------------------------------------------------------
 

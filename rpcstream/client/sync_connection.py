@@ -10,19 +10,22 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..errors import CallTimeout, ConnectFailed, ConnectionLost, MethodNotFound, RpcError
-from ..local_peer import widen_buffers
+from ..errors import CallTimeout, ConnectionLost, MethodNotFound, RpcError
+from ..local_peer import milliseconds, waiter, widen_buffers
 from ..peer.calls import Call
 from ..peer.deadline import INFINITE
 from ..peer.marshal import Marshaller
 from ..peer.pending import OnProgress, PendingCall
 from ..peer.shared_memory import SharedMemory
 from ..wire.buffers import Encoded
+from .address import Address
 from .conversation import READ_SIZE, ClientConversation
 from .options import Settings
-from .sockets import dial, milliseconds, waiter
+
+if TYPE_CHECKING:
+    import ssl
 
 #: How much is read with one system call of a message that did not come whole.
 READ_SIZE_LONG = 1024 * 1024
@@ -91,7 +94,7 @@ class SyncConnection:
         self._is_new = False
         #: Why no call is made any more.
         self._ended: str | None = None
-        self._on_send, self._on_receive = settings.on_send, settings.on_receive
+        self._on_send = settings.on_send
         self._can_send_parts = hasattr(socket.socket, "sendmsg") and settings.tls is None  # Windows has no such call
         #: What a socket raises that has nothing to read, or no room.
         self._not_ready: tuple[type[OSError], ...] = (BlockingIOError, InterruptedError)
@@ -129,12 +132,11 @@ class SyncConnection:
                 error.method = method
             if not isinstance(error, OSError):
                 raise
-            from .faults import failure, is_own_timeout, is_permanent_failure
+            from .faults import connect_failed, is_own_timeout
 
             if is_own_timeout(error) and ends == deadline:
                 raise CallTimeout("no connection in time", method=method, address=self._address) from error
-            why, lasts = failure(error, limit, self._settings.address), is_permanent_failure(error)
-            raise ConnectFailed(why, method=method, address=self._address, is_permanent=lasts) from error
+            raise connect_failed(error, limit, self._settings.address, method) from error
         self._is_new = True
         return self.conversation
 
@@ -144,7 +146,7 @@ class SyncConnection:
         sock.setblocking(False)
         if settings.binary and settings.delimiter == b"\n" and sock.family == getattr(socket, "AF_UNIX", None):
             shared = SharedMemory(sock)
-        self._receive = sock.recv if settings.on_receive is None else _reporting(sock.recv, settings.on_receive)
+        self._receive = sock.recv
         self._read_size = READ_SIZE
         self._wait_readable = wait = waiter(sock, read=True)
         if settings.tls is not None:
@@ -349,10 +351,7 @@ class SyncConnection:
         if target is None or len(target) < TARGET_MIN:
             self.conversation.receive(self._receive(READ_SIZE_LONG))
             return
-        count = self._socket.recv_into(target)
-        if count and self._on_receive is not None:
-            self._on_receive(count)
-        self.conversation.received(count)
+        self.conversation.received(self._socket.recv_into(target))
 
 
 def _why(error: OSError) -> str:
@@ -364,13 +363,50 @@ def _why(error: OSError) -> str:
     return why_lost(error)
 
 
-def _reporting(receive: Callable[[int], bytes], on_receive: Callable[[int], object]) -> Callable[[int], bytes]:
-    """The receive function of a socket that tells how many bytes came."""
+def dial(settings: Settings, seconds: float | None) -> socket.socket:
+    """Connect to a TCP, TLS or Unix address, and block until that is done.
 
-    def received(size: int) -> bytes:
-        data = receive(size)
-        if data:  # none at the end of the connection
-            on_receive(len(data))
-        return data
+    Args:
+        settings: with the address.
+        seconds: that this may take for each IP address of the host (of several servers: for all but the last); None for
+            no limit.
 
-    return received
+    Raises:
+        OSError: the server cannot be reached, or TLS failed; TimeoutError without errno: the time is over.
+    """
+    if settings.address.kind == "unix":
+        return _dial_unix(settings.address.path, seconds)
+    *first, last = settings.address.in_turn
+    share = None if seconds is None else seconds / (len(first) + 1)
+    for address in first:
+        try:
+            return _dial_tcp(address, settings.tls, share)
+        except OSError:
+            continue
+    return _dial_tcp(last, settings.tls, seconds)
+
+
+def _dial_tcp(address: Address, tls: ssl.SSLContext | None, seconds: float | None) -> socket.socket:
+    # As bytes, where they say the same: for a text the codec of international names is imported, for 2 ms.
+    name: Any = address.host.encode() if address.host.isascii() else address.host
+    sock = socket.create_connection((name, address.port), timeout=seconds)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if tls is None:
+        return sock
+    try:
+        return tls.wrap_socket(sock, server_hostname=address.host.partition("%")[0])
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _dial_unix(path: str, seconds: float | None) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(seconds)
+        sock.connect(path)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

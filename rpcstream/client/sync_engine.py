@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
-from threading import TIMEOUT_MAX, Condition, Lock, get_ident
+from threading import TIMEOUT_MAX, Condition, Lock
 from time import sleep
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
@@ -25,12 +25,12 @@ from ..peer.deadline import INFINITE, inherited, now, time_left
 from ..peer.marshal import NOT_GIVEN, Marshaller
 from .address import check_lasting, check_one_server
 from .attempts import LOSSES, Attempts, MixedParams, Times
+from .conversation import Callbacks
 from .options import Settings
 from .sync_connection import SyncConnection
 
 if TYPE_CHECKING:  # these import asyncio or threads, which plain calls do without
     from ..peer.pending import OnProgress
-    from .callbacks import Callbacks
     from .portal import CallFuture, Hello, LoopThread
 
 #: Connections at most, where the option `pool` does not say: enough for a machine's usual threads.
@@ -97,7 +97,7 @@ class SyncPool:
         Raises:
             CallTimeout: none was free in time.
             ConnectionLost: the client was closed while the thread waited.
-            RuntimeError: the client is closed; or the thread runs an `on_progress`, and waited for itself.
+            RuntimeError: the client is closed.
         """
         try:
             return self._free.pop()
@@ -167,11 +167,6 @@ class SyncPool:
 
     def _wait(self, method: str, deadline: float) -> None:
         """Wait until a connection is free (the lock is held)."""
-        if any(connection.conversation.reporting == get_ident() for connection in self._connections):
-            raise RuntimeError(
-                f"{method!r} was called in on_progress, while all {self._size} connections are in use: it would wait "
-                f"for the call whose progress it is told"
-            )
         left = deadline - now()
         if left <= 0:
             reason = f"no connection was free in time: all {self._size} (pool={self._size}) were in use"
@@ -325,7 +320,7 @@ class SyncEngine:
         check_lasting(self._settings.address, "offering a method to the server")
         with self._lock:
             if self._callbacks is None:
-                self._callbacks = self._make_callbacks()
+                self._callbacks = Callbacks(self._settings, in_threads=True)
         self._callbacks.add(function, **options)
         self._callback_functions.append((function, options))
         self.pool.retire()
@@ -371,18 +366,13 @@ class SyncEngine:
         from .portal import LoopThread
 
         if self._callbacks is None or before is not None:
-            self._callbacks = self._make_callbacks()
+            self._callbacks = Callbacks(self._settings, in_threads=True)
             for function, options in self._callback_functions:
                 self._callbacks.add(function, **options)
         settings = self._settings
         if before is not None and before.portal.is_of_parent:
             settings = replace(settings, name=None)  # it is taken by the process that this one was forked from
         return LoopThread(settings, self._callbacks, self._greetings, self._marshaller)
-
-    def _make_callbacks(self) -> Callbacks:
-        from .callbacks import Callbacks
-
-        return Callbacks(self._settings, in_threads=True)
 
     def _needs_streams(self, outgoing: Call) -> bool:
         """Whether a call could not be encoded for an iterator among its arguments; if so, move to the loop thread."""

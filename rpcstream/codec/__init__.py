@@ -1,7 +1,7 @@
 """Rich values in JSON: arrays, images, bytes, complex numbers and the user's own types as tagged objects.
 
-Pure: knows no method, message or connection. The wire page, "Rich values", is its contract. Importing this package
-imports neither numpy, Pillow nor msgspec; each comes with the first value or hint of its family.
+The section "Rich values" of the wire page is the contract. Importing this package imports neither numpy, Pillow nor
+msgspec: each is imported with the first value or hint that needs it.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ def attach(message: Any, line: CutLine, tags: frozenset[str] | None) -> None:
     except RecursionError:
         raise FrameError("the message is nested too deep") from None
     if unused:
-        raise FrameError(f"no $bin stands for the payload {next(iter(unused))}: each stands in one place")
+        raise FrameError(f"no $bin names the payload {next(iter(unused))}: use each payload once")
 
 
 def _attach(container: Any, line: CutLine, unused: dict[int, Any], tags: frozenset[str] | None) -> None:
@@ -223,7 +223,7 @@ def _attach(container: Any, line: CutLine, unused: dict[int, Any], tags: frozens
             found = unused.pop(number, None) if type(number) is int else None
             if found is None:
                 count = len(line.payloads)
-                raise FrameError(f"each $bin is a number below {count}, the count of payloads, and stands there once")
+                raise FrameError(f"each $bin is a number below {count}, the number of payloads, and is used once")
             if tags is None or type(found) is Attachment or _is_data(name, container, tags):
                 container[name], line.has_payloads = found, True
             else:

@@ -42,15 +42,14 @@ _CHEAPEST = ImageOptions()
 
 
 class Codec:
-    """Writes messages, and finds and reads the tagged objects in them.
+    """Encodes and decodes rich values in messages.
 
-    Register types before the codec is used; after that it may be used from several threads at once.
+    Register types before the codec is used. After that, several threads may use it at the same time.
 
     Args:
         images: how images are sent.
-        max_image_pixels: images with more are refused, before their pixels are decoded; also messages, if all their
-            images together have more.
-        max_image_file: bytes of an image file that is sent as it is; larger ones are not read.
+        max_image_pixels: the most pixels of an image, and of all images in a message. More are refused before decoding.
+        max_image_file: the most bytes of an image file that is sent unchanged.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class Codec:
         if not isinstance(cls, type) or not isinstance(tag, str) or not tag:
             raise TypeError(f"expected a class, and a tag that is not empty, got {cls!r} and {tag!r}")
         if issubclass(cls, enum.Enum) and cls is not enum.Enum:
-            raise ValueError(f"{type_name(cls)} is an Enum: its values are sent in place of its members")
+            raise ValueError(f"{type_name(cls)} is an Enum, which is sent as its value and cannot be registered")
         self._types.add(
             cls,
             RichType(
@@ -245,7 +244,7 @@ def _user_encoder(cls: type, tag: str, encode: Callable[[Any], dict[str, Any]]) 
     def tagged(value: Any, _: Encoding) -> object:
         parts = encode(value)
         if not isinstance(parts, dict) or TAG_KEY in parts:
-            raise EncodeError(f"the encoder for {type_name(cls)} must give a dict without {TAG_KEY!r}")
+            raise EncodeError(f"the encoder for {type_name(cls)} must return a dict without {TAG_KEY!r}")
         return {TAG_KEY: tag, **parts}
 
     return tagged

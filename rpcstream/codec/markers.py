@@ -202,7 +202,7 @@ def measured(hint: Any, measures: list[Any], codec: Codec) -> RichHint:
     """The array or image with a `Shape` or a `MaxSide` beside it. TypeError if that means nothing for this type."""
     measure = measures[0]
     if isinstance(measure, type) or len(measures) > 1:
-        raise TypeError("a hint has one Shape(None, 3) or MaxSide(1024), with its size")
+        raise TypeError("give one Shape(None, 3) or MaxSide(1024) per hint, with its size")
     cls = get_origin(hint) or hint
     found = codec.rich_type(cls) if isinstance(cls, type) else None
     if found is None or found.measure is not type(measure):

@@ -112,7 +112,9 @@ def array_from_npy(data: Any) -> Array:
         dtypes.to_wire(array.dtype)
     except Exception as error:  # of many kinds, for a broken header
         reason = shortened(str(error), 200)
-        raise ValueError(f"a string must be a .npy file in base64, and this is none: {reason}; {ARRAY_FORM}") from None
+        raise ValueError(
+            f"a string must be a base64-encoded .npy file, and this is not: {reason}; {ARRAY_FORM}"
+        ) from None
     return array
 
 
@@ -138,13 +140,13 @@ def array_from_lists(lists: list[Any]) -> Array:
         lengths = set(map(len, items))
         shape.append(lengths.pop())
         if lengths or len(shape) > MAX_DIMENSIONS:
-            raise ValueError(f"lists are an array if those at one depth are equally long, up to {MAX_DIMENSIONS} deep")
+            raise ValueError(f"nested lists must have equal lengths at each depth, up to {MAX_DIMENSIONS} levels")
         items = list(chain.from_iterable(items))
     wanted = ("?",) if kinds == {bool} else ("f8",) if float in kinds or not kinds else ("i8", "u8")
     for dtype in wanted if kinds <= {bool, int, float} else ():
         with suppress(OverflowError):
             return np.array(items, dtype).reshape(shape)
-    raise ValueError("lists are an array if they hold numbers of up to 64 bits, and nothing else")
+    raise ValueError("nested lists must contain only numbers of up to 64 bits")
 
 
 class ArrayHint:
@@ -247,9 +249,7 @@ def _shape_in(hint: Any) -> Shape | None:
     if typing.get_origin(hint) is not tuple or Ellipsis in arguments:
         return None
     if set(arguments) - {int, Any}:
-        raise TypeError(
-            f"{hint} says no shape: say it with Shape, as in Annotated[NDArray[np.float32], Shape(None, 3)]"
-        )
+        raise TypeError(f"{hint} has no shape: add a Shape, as in Annotated[NDArray[np.float32], Shape(None, 3)]")
     return Shape(*[None] * len(arguments))
 
 

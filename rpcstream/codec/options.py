@@ -1,7 +1,4 @@
-"""Options for arrays and images: the shape in a hint, the formats of image files and the one in which images are sent.
-
-Plain frozen data. Knows neither numpy nor Pillow, so that saying it costs no import.
-"""
+"""Options for arrays and images. Importing this module imports neither numpy nor Pillow."""
 
 from __future__ import annotations
 
@@ -17,24 +14,22 @@ Binary = bool | Literal["copy"]
 
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions:
-    """The format of images that are sent. What it cannot hold goes as PNG, and what PNG cannot hold goes raw.
+    """The format of images that are sent.
 
-    So only a lossy format loses something, and only what it is known to lose; `codec.image` has the table. An opened
-    image whose pixels were not read yet goes as its file, where that has this format and no quality is
-    set.
+    Images that do not fit the format are sent as PNG, and images that do not fit PNG as raw pixels. So only a lossy
+    format loses information. An opened image whose pixels nothing has read is sent as its file, if the file has this
+    format and no quality is set.
 
     Attributes:
-        format: "png" (lossless), "jpeg", "webp", "avif" (smallest and slowest; both ends need Pillow 11.3 or later with
-            AVIF; read only by a codec with this option), or "raw": the pixels as they are, which
-            takes no time and much room. None: what costs the least. An opened image whose pixels were not read yet goes
-            as its file (png, jpeg, webp, gif); any other raw where the connection takes binary frames, and as PNG at a
-            fast level where it does not, or where raw would lose a palette, a transparent colour, a colour profile or
-            EXIF.
+        format: "png" (lossless), "jpeg", "webp", "avif" (smallest and slowest; both ends need this option, and Pillow
+            11.3 or later with AVIF), or "raw" pixels (fastest and largest). None: the format that costs the least: the
+            file of an unread image, raw pixels in binary frames, otherwise fast PNG. Images with a palette, transparent
+            colour, colour profile or EXIF are then PNG.
         quality: 1 to 100, for "jpeg", "avif" and lossy "webp"; None is Pillow's default (75, 75 and 80).
         lossless: for "webp".
 
     Raises:
-        ValueError: an option is out of range, or means nothing for the format.
+        ValueError: an option is out of range, or does not apply to the format.
     """
 
     format: Literal["png", "jpeg", "webp", "avif", "raw"] | None = None
@@ -55,13 +50,13 @@ class ImageOptions:
 
 @dataclass(frozen=True)
 class ImageFile:
-    """An image that is sent as its file: byte by byte, without being decoded here. It is read when it is sent.
+    """An image that is sent as its file, byte for byte, without decoding. Each call reads the file.
 
-    A `pathlib.Path` and an open binary file are sent in the same way. It must be a file of a format that is read: png,
-    jpeg, webp, gif. Open any other with `PIL.Image.open`.
+    You can also send a `pathlib.Path` or an open binary file. The file must be PNG, JPEG, WebP or GIF. Open other
+    formats with `PIL.Image.open`.
 
     Args:
-        path: of a regular file.
+        path: the path of a regular file.
     """
 
     path: str | os.PathLike[str]
@@ -69,16 +64,16 @@ class ImageFile:
 
 @dataclass(frozen=True)
 class MaxSide:
-    """The largest side that an image is wanted in, in a hint: `Annotated[Image.Image, MaxSide(1024)]`.
+    """The longest side of an image, in a hint: `Annotated[Image.Image, MaxSide(1024)]`.
 
-    An image that is larger is reduced, its proportions kept. A JPEG is decoded to little more than the wanted size in
-    the first place, which takes a third to two thirds of the time.
+    Larger images are reduced, and keep their proportions. A JPEG is decoded at a reduced size, which saves up to 60 %
+    of the time.
 
     Args:
-        pixels: of the larger side, after reducing.
+        pixels: the length of the longer side.
 
     Raises:
-        ValueError: it is less than 1, or no int.
+        ValueError: `pixels` is not an int of at least 1.
     """
 
     pixels: int
@@ -93,11 +88,11 @@ class Shape:
     """The shape of an array, in a hint: `Annotated[NDArray[np.float32], Shape(None, 3)]`.
 
     Args:
-        dims: the length along each axis; None for any length; one `...` for any number of axes, none included.
-        writable: the array can be changed: one that a program on this machine shares, which is read-only, is copied.
+        dims: the length of each axis; None for any length; one `...` for any number of axes.
+        writable: True: copy an array that arrives in shared memory, so that you can change it.
 
     Raises:
-        ValueError: a dimension is negative, or of another type, or there are two `...`.
+        ValueError: a dimension is negative or of another type, or there are two `...`.
     """
 
     dims: tuple[int | EllipsisType | None, ...]

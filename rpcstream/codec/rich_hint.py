@@ -1,7 +1,4 @@
-"""The interface of a hint that names one rich type, its schemas, and errors in plain words for values that do not fit.
-
-Knows no type in particular.
-"""
+"""The base of hints for rich types: their schemas, and plain errors for values that do not fit."""
 
 from __future__ import annotations
 

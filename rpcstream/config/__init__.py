@@ -59,7 +59,7 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # both name line and column
         raise ConfigError(f"{name}: {error}") from None
     if not isinstance(found, dict):
-        raise ConfigError(f"{name}: the file must hold an object with options")
+        raise ConfigError(f"{name}: the file must contain an object with options")
     return found
 
 
@@ -104,7 +104,7 @@ def take_token(found: dict[str, Any], *, most: int = 1) -> str | None:
 def warn_of_readers(path: str) -> None:
     """Log a warning if other users may read a file that holds a token."""
     if _is_readable_by_others(path):
-        log.warning("%s holds a token, and other users of this machine may read it: chmod 600 %s", path, path)
+        log.warning("%s contains a token that other users of this machine can read: run chmod 600 %s", path, path)
 
 
 def one_or_all(tokens: list[str]) -> str | list[str]:
@@ -129,11 +129,11 @@ def read_tokens(path: str, place: str = "token_file", *, most: int = 1) -> list[
     except OSError as error:
         raise ConfigError(f"{place}: cannot read {path!r}: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{place}: {path!r} holds no text") from None
+        raise ConfigError(f"{place}: {path!r} is empty") from None
     is_wrong = any(token.split() != [token] or not token.isprintable() for token in tokens)
     if is_wrong or len(tokens) > most or len(data) > MAX_TOKEN_FILE:
         several = "" if most == 1 else f" (or up to {most}, each on a line of its own)"
-        raise ConfigError(f"{place}: {path!r} must hold one token, without blanks, on one line{several}")
+        raise ConfigError(f"{place}: {path!r} must contain one token, without blanks, on one line{several}")
     return tokens
 
 
@@ -154,7 +154,7 @@ def read_tls(**files: Any) -> TLS:
     try:
         tls.context()
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"no certificate with its key: {error}") from None
+        raise ConfigError(f"cannot load the certificate and its key: {error}") from None
     return tls
 
 

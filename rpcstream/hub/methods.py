@@ -45,7 +45,9 @@ LOGGED = 10
 
 
 class Registrations:
-    """Registers the members of one hub.
+    """Registers the members of one hub: they take names, offer methods, withdraw them and leave.
+
+    Each step checks, changes the directory, writes a line in the log, and announces the change (`rpc.hub.joined`, ...).
 
     Args:
         directory: the tables that are changed.

@@ -38,28 +38,27 @@ Names = str | Collection[str]
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What some identities may do, and may not do.
+    """What certain users may and may not do at a hub.
 
-    Methods, topics and the names of clients are given as patterns: levels separated by dots, `*` for one whole level,
-    `>` at the end for one or more. A pattern that begins with either does not match names that begin with `rpc.`.
+    Methods, topics and client names are patterns: levels separated by dots, `*` for one level, `>` at the end for one
+    or more. A pattern that begins with a wildcard does not match names that begin with `rpc.`.
 
     Args:
-        who: names of the identities that it is for (`names_of`: a string is its own name, and roles are names), with
-            wildcards as in a shell: "gpu-*", "[ab]?". "*" is every authenticated identity.
-        name: names that a client may take. If it is not given: all that no rule gives by name, so that the name of a
-            client that is away is not taken by another.
-        register: methods that it may offer, by the name that it gives them.
-        call: methods that it may call, as `method` or as `client.method`; a name with a dot is always the latter.
+        who: names of users or roles, with wildcards as in a shell: "gpu-*", "[ab]?". "*" is every authenticated
+            identity.
+        name: names that a client may take. If it is not given: every name that no rule reserves.
+        register: methods that a client may offer, without `client.`.
+        call: methods that it may call, as `method`, or `client.method` for one client.
         publish: topics that it may publish to.
         subscribe: topics that it may subscribe to.
-        deny_register: methods that it may not offer, whatever other rules allow; likewise the following.
+        deny_register: methods that it may not offer, even if another rule allows them; so also the next fields.
         deny_call: methods that it may not call.
         deny_publish: topics that it may not publish to.
         deny_subscribe: topics that it may not subscribe to.
         deny_name: names that it may not take.
 
     Raises:
-        TypeError, ValueError: a field is wrong; the text names it.
+        TypeError, ValueError: a field is invalid; the text names the field.
     """
 
     who: Names
@@ -102,7 +101,7 @@ class Rules:
     """All rules of one hub.
 
     Raises:
-        TypeError: one of them is no Rule.
+        TypeError: one of them is not a Rule.
     """
 
     def __init__(self, rules: Iterable[Rule]) -> None:
@@ -224,13 +223,13 @@ def _texts(field: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         value = (value,)
     if not isinstance(value, Collection) or isinstance(value, bytes | bytearray | Mapping):
-        raise TypeError(f"{field}: must be a text, or several, got {type(value).__name__}")
+        raise TypeError(f"{field}: must be a string or a list of strings, got {type(value).__name__}")
     texts = tuple(value)
     for text in texts:
         if not isinstance(text, str):
-            raise TypeError(f"{field}: must hold texts only, got {type(text).__name__}")
+            raise TypeError(f"{field}: must contain only strings, got {type(text).__name__}")
         if not text:
-            raise ValueError(f"{field}: holds an empty text")
+            raise ValueError(f"{field}: contains an empty string")
     return texts
 
 

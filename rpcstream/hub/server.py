@@ -124,30 +124,28 @@ PING_INTERVAL = 20.0
 
 @with_options(DEFAULTS, ServerOptions)
 class Hub(Server):
-    """A server that routes calls between its clients, and may have methods of its own, too.
+    """A server that routes calls between its clients, and can have its own methods.
 
     >>> hub = Hub()
     >>> hub.run()  # doctest: +SKIP
 
-    A client offers methods with `@client` and `await client.offer()`; others call them as if they were the hub's:
-    `Client(hub).vectorize(…)`. Which transport each of them uses makes no difference.
+    A client offers methods with `@client` and `await client.offer()`. Other clients call them like methods of the hub:
+    `Client(hub).vectorize(…)`.
 
     Args:
-        rules: which client may register, call, publish and subscribe to what; needs `token` or `authenticate`. None:
-            every client that may connect may do everything.
-        call_timeout: seconds after which a call through the hub is answered with -32003; None: as long as its caller
-            waits.
-        keepalive_timeout: seconds; a client with a name that has shown no sign of life for so long is disconnected,
-            and calls to it are answered with -32007. A sign of life is the answer to a ping, a call of `rpc.ping` or a
-            notification `keepAlive`. None: never.
-        ping_interval: seconds of silence after which the hub pings such a client; None: never. By default a third of
-            `keepalive_timeout`, so that an answer may take as long again, and at most 20.
-        registration_timeout: seconds after which a connection that has neither registered nor called is closed; None:
-            never.
-        options: those of a `Server`, see below; all of them are keywords.
+        rules: which client may register, call, publish and subscribe to what. Needs `token` or `authenticate`. None:
+            every client may do everything.
+        call_timeout: seconds that a call through the hub may take; then the caller gets -32003. None: no limit.
+        keepalive_timeout: seconds of silence after which the hub disconnects a named client, and its calls get -32007.
+            Replies to pings, calls of `rpc.ping` and the notification `keepAlive` end the silence. None: never.
+        ping_interval: seconds of silence after which the hub pings a named client; None: never. By default a third of
+            `keepalive_timeout`, at most 20.
+        registration_timeout: seconds after which the hub closes a connection that has neither registered nor called;
+            None: never.
+        options: the options of a `Server`, by keyword.
 
     Raises:
-        ValueError, TypeError: an option makes no sense.
+        ValueError, TypeError: an option is invalid.
     """
 
     SYSTEM_TOPICS = SYSTEM_TOPICS
@@ -174,7 +172,7 @@ class Hub(Server):
         )
         super().__init__(**options)
         if rules is not None and self._guard.authenticator is None:
-            raise ValueError("rules need callers that are authenticated: give the hub token= or authenticate=")
+            raise ValueError("rules need authenticated callers: give the hub token= or authenticate=")
         self._rules = rules if isinstance(rules, Rules) or rules is None else Rules(rules)
         #: The members, their names and the routes to their methods.
         memory = QueueMemory(self.limits.max_waiting)
@@ -263,7 +261,7 @@ class Hub(Server):
         """
         before = self._config
         if before is None:
-            raise RuntimeError("this hub was not made by Hub.from_config: there is nothing to read again")
+            raise RuntimeError("this hub has no configuration to reload: create it with Hub.from_config")
         config = hub_options(self._source, self._arguments)
         other = self._of_config(config)  # which checks all of it
         left = needs_restart(before, config)
@@ -282,7 +280,7 @@ class Hub(Server):
         _set_log_level(config)
         self._config = replace(config, options={**before.options, **_changeable(config)}, where=before.where)
         if left:
-            log.warning("changed in the configuration, and used when the hub is restarted: %s", ", ".join(left))
+            log.warning("these changes in the configuration need a restart of the hub: %s", ", ".join(left))
         keeps_token = _tokens_of(before) <= _tokens_of(config)
         rights = ChangedRights(
             config.users, keeps_token=keeps_token, rules=self._rules, directory=self.directory, topics=self.topics

@@ -28,7 +28,6 @@ from .tools import Tools
 
 log = get_logger("rpcstream.server")
 
-
 #: Bytes that are copied at a time.
 _COPY = 256 * 1024
 
@@ -129,7 +128,7 @@ class StdioPipe:
 
 
 class McpCall(HttpCall):
-    """One POST and its response."""
+    """One POST and its response: a stream of events as soon as there is progress, for clients that read events."""
 
     STREAM_HEADERS: ClassVar[list[tuple[str, str]]] = [("Cache-Control", "no-store"), ("X-Accel-Buffering", "no")]
 

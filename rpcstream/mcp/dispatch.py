@@ -89,7 +89,7 @@ def parse_long(line: bytes, state: Session) -> tuple[Any, bytes]:
 
 
 class McpSession(Session):
-    """A session on which MCP is spoken.
+    """A session on which MCP is spoken, of a connection or of one POST. It never calls the client, as MCP says.
 
     Attributes:
         is_http: the session is one POST, whose headers are those of `headers`.

@@ -28,9 +28,6 @@ SERVER_KEY = f"{_PREFIX}serverInfo"
 VERSION_HEADER, METHOD_HEADER, NAME_HEADER = "mcp-protocol-version", "mcp-method", "mcp-name"
 SESSION_HEADER = "mcp-session-id"
 
-#: Which of the params stands in the header `Mcp-Name`, by method.
-_NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
-
 _ENCODED = re.compile(r"=\?base64\?([A-Za-z0-9+/]*={0,2})\?=")
 
 #: Characters of a session id of the versions with a handshake.
@@ -152,18 +149,15 @@ def _check_headers(message: Mapping[str, Any], headers: Mapping[str, str]) -> No
     if headers.get(METHOD_HEADER) != method:
         missing = METHOD_HEADER not in headers
         raise HeaderMismatch("the header Mcp-Method is " + ("missing" if missing else "not the method of the body"))
-    param = _NAMED.get(method)
-    if param is None:
-        return
     params = message.get("params")
-    wanted = params.get(param) if type(params) is dict else None
-    if type(wanted) is not str:
-        return  # that is told as an error of the params
+    wanted = params.get("name") if type(params) is dict else None
+    if method != "tools/call" or type(wanted) is not str:
+        return  # a call without a name is told as an error of the params
     named = headers.get(NAME_HEADER)
     if named is None:
         raise HeaderMismatch("the header Mcp-Name is missing")
     if decoded_header(named) != wanted:
-        raise HeaderMismatch(f"the header Mcp-Name is not the {param} of the body")
+        raise HeaderMismatch("the header Mcp-Name is not the name of the body")
 
 
 def decoded_header(value: str) -> str | None:

@@ -18,8 +18,7 @@ from ..codec.schema import SCHEMA_REF
 from ..errors import InvalidParams
 from ..methods.method import Method
 from ..methods.registry import MethodRegistry
-from ..openrpc.document import documentation_of
-from ..openrpc.schemas import SchemaReader, tag_of
+from ..openrpc.document import SchemaReader, documentation_of, tag_of
 from ..openrpc.types import ANY, Map, Record, Rich, alternatives, parts
 from ..text import get_logger
 

@@ -34,15 +34,14 @@ _MANY = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 @dataclass(frozen=True, slots=True)
 class Depends:
-    """Says which function provides a parameter: `session: Annotated[Session, Depends(open_session)]`.
+    """Names the function that provides a parameter: `session: Annotated[Session, Depends(open_session)]`.
 
-    Callers do not see the parameter. The function is called once for each call of a method, and its result is the
-    argument. It may be sync or async, and a generator with one `yield`, whose rest is run when the handler has ended,
-    before the reply: what it raises is the error of the call. Its own parameters may be a `Context` and further
-    dependencies.
+    Callers do not see the parameter. The function runs once for each call, and its result is the argument. It may be
+    sync or async, or a generator with one `yield`. The code after the `yield` runs after the handler and before the
+    reply; if it raises, the call fails. Its own parameters may be a `Context` and further dependencies.
 
     Args:
-        function: any callable with a Python signature; a class, too.
+        function: any callable with a Python signature, such as a class.
     """
 
     function: Callable[..., Any]
@@ -63,7 +62,7 @@ def dependency_of(parameter: Parameter) -> Depends | None:
         TypeError: it is said in a way that is not understood.
     """
     if isinstance(parameter.default, Depends):
-        raise TypeError(f"a dependency stands in the hint: {parameter.name}: Annotated[..., Depends(...)]")
+        raise TypeError(f"write a dependency in the hint: {parameter.name}: Annotated[..., Depends(...)]")
     hint = expanded(parameter.annotation)
     found = [each for each in get_args(hint) if isinstance(each, Depends)] if get_origin(hint) is Annotated else []
     if not found and any(each in (Context, CallContext) for each in (hint, *get_args(hint))):

@@ -17,14 +17,14 @@ from .signature import Signature
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An example of a call, for `@server(examples=[...])`. It is checked against the types of the method.
+    """An example of a call, for `@server(examples=[...])`. Registration checks it against the method's hints.
 
     Args:
-        params: the arguments, as a list or by name. Arrays and images are given as they are.
-        result: what the method returns for them; of a generator the list of its items. Left out: the example is one
-            of a notification, or of a result that is not always the same.
-        name: of the example; None: "example 1", and so on.
-        description: for people.
+        params: the arguments, as a list or by name.
+        result: the result for these arguments; for a generator, the list of its items. Leave it out for a notification,
+            or if the result varies.
+        name: the name of the example. None: "example 1", and so on.
+        description: a text for readers.
     """
 
     params: list[Any] | tuple[Any, ...] | Mapping[str, Any] = ()

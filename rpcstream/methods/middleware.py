@@ -24,9 +24,9 @@ class MethodCall:
 
     Attributes:
         name: the remote name of the method.
-        method: as it is registered: its function, options and signature.
-        context: the call's `Context`: who calls, from where, with which headers and deadline. If the handler is a sync
-            function that takes a Context itself, `context.peer` is the one for that function.
+        method: the registered method: its function, options and signature.
+        context: the call's `Context`: the caller's identity, address and headers, and the deadline. If the handler is a
+            sync function with a Context, `context.peer` is meant for that function.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class MethodCall:
         """Run the handler, once; gives its result, None for a generator."""
         run, self._run = self._run, None
         if run is None:
-            raise RuntimeError(f"middleware has called call_next for {self.name!r} twice: a handler runs once a call")
+            raise RuntimeError(f"middleware has called call_next for {self.name!r} twice: call it once")
         args, kwargs = self._args, self._kwargs
         if "arguments" in self.__dict__:
             bound = self._bound()
             if unknown := self.arguments.keys() - bound.arguments.keys():
-                raise TypeError(f"middleware gave {self.name!r} arguments that it does not have: {sorted(unknown)}")
+                raise TypeError(f"middleware gave {self.name!r} unknown arguments: {sorted(unknown)}")
             bound.arguments.update(self.arguments)
             args, kwargs = bound.args, bound.kwargs
         result = await run(args, kwargs)

@@ -134,14 +134,14 @@ class MethodRegistry(dict[str, Method]):
         refusals = {
             "it is a class: register a function, or an object with server.add_object": isinstance(function, type),
             "names that begin with rpc. or $/ are reserved": name.startswith(RESERVED) and not reserved,
-            "allow needs callers that are authenticated: give the server token= or authenticate=": needs_login,
+            "allow needs authenticated callers: give the server token= or authenticate=": needs_login,
         }
         for text, is_wrong in refusals.items():
             if is_wrong:
                 raise RegistrationError(f"{name}: {text}")
         kind.check_runner(name, options["offload"], options["timeout"])
         if name in self and not options["replace"]:
-            raise ValueError(f"a method {name!r} is registered already; pass replace=True to put another in its place")
+            raise ValueError(f"a method {name!r} is already registered: pass replace=True to replace it")
 
     def _compile(
         self,

@@ -85,7 +85,7 @@ class DaemonThreads(ThreadPoolExecutor):
         if cancel_futures:
             self.close()
         if wait and (left := wait_for_futures({*self.waiting, *self.running}, PATIENCE).not_done):
-            log.warning("threads of asyncio.to_thread or run_in_executor do not end, and are left: %d", len(left))
+            log.warning("threads of asyncio.to_thread or run_in_executor did not end and were abandoned: %d", len(left))
         self.close()
 
     def _work(self) -> None:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 
-from ..errors import MethodNotFound, NotAuthenticated, NotPermitted, RpcError
+from ..auth.gate import WRONG_TOKEN
+from ..errors import MessageTooLarge, MethodNotFound, NotAuthenticated, NotPermitted, RpcError
 from ..peer.credentials import Credentials
 from ..peer.deadline import INFINITE
 from ..peer.intake import Phase
-from ..peer.ledger import Share
 from ..peer.session import Session
 from ..wire.buffers import Encoded, first_part
 from ..wire.envelope import BinaryFrame, Message, Oversize, error_reply, oversize
 from .channel import NOTIFICATION, Home, NatsChannel
-from .direct import CLAIM_TIME, CallerDetour, DirectListener
-from .identity import Shown
+from .direct import CLAIM_TIME, LEAVE_TIME, CallerDetour, DirectListener
 from .link import NO_RESPONDERS
-from .payloads import UNREADABLE, belongs_to_calls, direct_message, ids_in, read_payload, refusal_of
+from .messages import UNREADABLE, belongs_to_calls, no_way, read_payload, refusal_of, session_message
 
 #: Seconds after which an instance acknowledges a call that it has not answered. The caller then knows where to send a
 #: cancel, and which instance to probe. Nearly all calls are answered sooner.
@@ -40,6 +39,29 @@ _REFUSALS = (MethodNotFound, NotPermitted, NotAuthenticated)
 
 #: Characters that are read of the reason why a client could not connect.
 REASON_MAX = 500
+
+
+NO_TOKEN = {"reason": "the message shows no token: it stands in the header Authorization"}
+NOT_ACCEPTED = {"reason": "this caller is not accepted"}
+
+
+class Shown(NamedTuple):
+    """What a message shows of its sender.
+
+    Attributes:
+        user, account: as NATS says; empty where that is not read, or NATS says nothing.
+    """
+
+    token: str | None
+    user: str
+    account: str
+
+    @property
+    def refusal(self) -> dict[str, str]:
+        """Why a sender that shows this is not accepted."""
+        if self.token is not None:
+            return WRONG_TOKEN
+        return NOT_ACCEPTED if self.user or self.account else NO_TOKEN
 
 
 class Instance(Home, Protocol):
@@ -130,8 +152,6 @@ class Caller(CallerChannel):
         self._streams = 0
         #: Until when calls of these methods may come by the direct connection (loop time, s; None: batches).
         self._permitted: dict[str | None, float] = {}
-        self._has_left = False
-        self._waiting = Share(self.session.server_ledger.waiting)
         self.is_closing = False
         # The form of the inbox says so.
         self.session.sends_binary = bool(self.session.takes_binary)
@@ -141,16 +161,9 @@ class Caller(CallerChannel):
         """A message from the caller has arrived, perhaps only a probe."""
         self.last_heard = self._loop.time()
 
-    def call(self, data: bytes, call_ids: Any, question: dict[str, Any]) -> None:
-        """Handle a message with calls of these ids, or a question where a large call may be sent.
-
-        Args:
-            question: the params of the question; empty for other messages.
-        """
+    def call(self, data: bytes, call_ids: Any) -> None:
+        """Handle a message with calls of these ids."""
         self.heard()
-        if question:
-            self._answer_when_known(question, len(data))
-            return
         self._arrived += call_ids
         self.receive(data)
 
@@ -188,87 +201,82 @@ class Caller(CallerChannel):
         untold, self._untold = self._untold, []
         if self.is_over or not untold:
             return
-        if self.detour is not None:  # as what comes behind
-            self.detour.add(direct_message(has=untold))
-            return
-        payload = orjson.dumps(untold)
         # Ids may be long.
-        is_long = len(payload) > self._link.max_payload
-        for each in [orjson.dumps([call_id]) for call_id in untold] if is_long else [payload]:
-            self._link.publish(f"{self.inbox}.ack", each, self.own)
+        is_long = len(session_message(has=untold)) > self._link.max_payload
+        for call_ids in [[call_id] for call_id in untold] if is_long else [untold]:
+            self._say(session_message(has=call_ids))
+
+    def _say(self, message: bytes) -> None:
+        """Send a control message behind all others."""
+        if self.detour is None:
+            self.publish(message)
+        else:
+            self.detour.add(message)
 
     # -- direct connections -------------------------------------------------------------------------------------------
 
-    def _answer_when_known(self, question: dict[str, Any], size: int) -> None:
-        """Answer a question, once the identity of the caller is known.
+    def answer_question(self, read: Any, params: dict[str, Any], data: bytes) -> None:
+        """Answer a call of `rpc.direct`, behind all that the caller has sent before.
 
         Args:
-            size: bytes of the question.
+            read: the request.
+            params: the method and the size of a large call; empty to ask how to connect.
         """
-        if self.lookup is None:
-            self._answer(question)
-        elif not self._waiting.take(size):
-            self._refuse_question(question, self.session.server_ledger.refusal())
-        else:
-
-            def is_known(_: Any) -> None:
-                self._waiting.give_back(size)
-                self._answer(question)
-
-            self.lookup.add_done_callback(is_known)
-
-    def _answer(self, question: dict[str, Any]) -> None:
-        """Say where a large call may be sent."""
-        method, size, limit = question.get("method"), question.get("size"), self.instance.limits.max_message_size
-        dispatch: Any = self.session.dispatch
-        call = {"jsonrpc": "2.0", "method": method, "id": 0}
-        if type(size) is not int or size > limit:
-            self._refuse_question(question, oversize(size if type(size) is int else 0, limit, side="server"))
-        elif method is not None and isinstance(error := dispatch.refusal_of(call, self.session), _REFUSALS):
-            self._refuse_question(question, error)
-        elif not self.is_over:
-            self._offer(question.get("ask"))
-            self._permitted[method] = self._loop.time() + CLAIM_TIME
-
-    def _refuse_question(self, question: dict[str, Any], error: RpcError) -> None:
-        for call_id in ids_in(question.get("ids")):
-            self.publish(orjson.dumps(error_reply(call_id, error)))
-
-    def take_direct(self, params: dict[str, Any]) -> None:
-        """As `NatsChannel.take_direct`: the client connects, cannot connect, or asks where large items may be sent."""
-        detour = self.detour
-        if "ask" in params:
-            self._offer(params["ask"])
-        elif "left" in params:
-            self._has_left = True
-        elif not isinstance(detour, CallerDetour):
+        self.heard()
+        self.hand_over()
+        if self.lookup is None or not params:
+            self.publish(self._answer(read["id"], params))
             return
-        elif "claim" in params:
-            detour.claimed()
-        elif detour.stream is None:
-            detour.fail(str(params.get("failed"))[:REASON_MAX])
-        else:  # the client has given up a connection that exists, and what was sent on it is lost
-            self.detour = None
-            detour.over()
-            self.end("the client gave up its direct connection")
+        self._arrived.append(read["id"])
+        self.session.reply(self.session.begin(self._answer_when_known(self.lookup, read["id"], params), read, data))
+        self._note_arrived()
 
-    def _offer(self, ask: Any = None) -> None:
-        """Say how the caller opens the direct connection, or that it can use the one it has."""
-        reason, offer = self.instance.direct.reason, {}
-        if reason is None and self.detour is None:
-            self.detour = detour = CallerDetour(self, self.instance.direct)
-            offer = detour.offer.to_wire()
-        self.publish(direct_message(ask=ask, reason=reason, **offer))
+    async def _answer_when_known(self, lookup: asyncio.Task[Any], call_id: Any, params: dict[str, Any]) -> bytes:
+        await asyncio.wait({lookup})
+        return self._answer(call_id, params)
+
+    def _answer(self, call_id: Any, params: dict[str, Any]) -> bytes:
+        try:
+            result = self._permit(params) if params else self._offer()
+        except RpcError as error:
+            return orjson.dumps(error_reply(call_id, error))
+        return orjson.dumps({"jsonrpc": "2.0", "id": call_id, "result": result})
+
+    def _permit(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Permit large calls of a method for a while; gives the session that they are sent to."""
+        method, size, limit = params.get("method"), params.get("size"), self.instance.limits.max_message_size
+        if type(size) is not int or size > limit:
+            raise oversize(size if type(size) is int else 0, limit, side="server")
+        if self.instance.direct.reason is not None:
+            raise no_way(size, self._link.max_payload, self.instance.direct.reason)
+        dispatch: Any = self.session.dispatch
+        error = dispatch.refusal_of({"jsonrpc": "2.0", "method": method, "id": 0}, self.session)
+        if isinstance(error, _REFUSALS):
+            raise error
+        self._permitted[method] = self._loop.time() + CLAIM_TIME
+        return {"session": self.own}
+
+    def _offer(self) -> dict[str, str]:
+        """Say how the caller opens the direct connection: what this end sends waits for it from now on."""
+        if self.lookup is not None:
+            raise NotAuthenticated
+        if self.instance.direct.reason is not None:
+            raise MessageTooLarge(data={"reason": self.instance.direct.reason})
+        if self.detour is None:
+            self.detour = CallerDetour(self, self.instance.direct)
+        assert isinstance(self.detour, CallerDetour)
+        return self.detour.offer.to_wire()
+
+    def take_control(self, params: dict[str, Any]) -> None:
+        """As `NatsChannel.take_control`: the client cannot open a direct connection."""
+        if "failed" in params and self.detour is not None and self.detour.stream is None:
+            self.detour.fail(str(params["failed"])[:REASON_MAX])
 
     @property
     def is_expected(self) -> bool:
-        """Calls may still come by a direct connection."""
-        return self.detour is not None and not (self._has_left or self.is_over)
-
-    def leave(self) -> None:
-        """Have the caller say when it sends no more calls by its direct connection, because the instance stops."""
-        if self.detour is not None:
-            self.detour.add(direct_message(leaving=True))
+        """Calls may still come by a direct connection: clients send them soon after they are permitted."""
+        latest = max(self._permitted.values(), default=0.0)
+        return not self.is_over and latest - CLAIM_TIME + LEAVE_TIME > self._loop.time()
 
     def receive_directly(self, messages: list[Message]) -> None:
         """As `NatsChannel.receive_directly`: each call needs a permission, because NATS cannot check it here."""
@@ -306,16 +314,15 @@ class Caller(CallerChannel):
         if reason is not None:
             self.refuse_large(message, reason)
         else:
-            self._offer()
-            super().send([message])
+            self.detour = CallerDetour(self, self.instance.direct)
+            self.publish(session_message(wanted=True))
+            self.detour.send([message])
 
-    def say_alive(self, reply: str) -> None:
-        """Answer that this instance is alive, after the acknowledgements and all other messages."""
+    def say_alive(self) -> None:
+        """Say that this instance is alive, after the acknowledgements and all other messages."""
         self.hand_over()  # what has come in this turn
         self.tell()
-        if self.detour is not None:
-            self.detour.add(direct_message(alive=True))
-        self._link.publish(reply, b"[]" if self.detour is None else b"null", self.own)
+        self._say(session_message(alive=True))
 
     # -- for the listener (Connection) --------------------------------------------------------------------------------
 
@@ -380,7 +387,7 @@ class MessageCaller(CallerChannel):
         super().__init__(callers, identity, shown, target=reply, own="", address=address)
         self.session.sends_binary = self.session.offers_binary = False
 
-    def call(self, data: bytes, call_ids: Any, question: dict[str, Any]) -> None:
+    def call(self, data: bytes, call_ids: Any) -> None:
         """Handle the message. The answer may be there when this returns."""
         self.receive(data)
         if not self.is_over:

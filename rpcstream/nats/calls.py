@@ -19,13 +19,11 @@ from ..transports.message_connection import Trace, trace_sent
 from ..wire import envelope
 from ..wire.buffers import Encoded, first_part
 from .channel import payload_of
-from .instance import Instance, SubjectCalls
-from .large import CONNECT_TIME, DirectStream, LargeCalls
+from .large import CONNECT_TIME, DirectStream, LargeCall, LargeCalls
 from .link import NatsLink, is_unanswerable, size_of
-from .payloads import ids_in, read_payload
-from .places import CallPlaces
+from .messages import BATCH, CLIENT, INQUIRY, ROOT, encoded
+from .places import CallPlaces, Instance, SubjectCalls
 from .protocol import NatsMessage
-from .subjects import BATCH, CLIENT, INQUIRY, ROOT, encoded
 
 #: Instances that a client knows at a time. Over the limit it forgets one without a call.
 INSTANCES_MAX = 1000
@@ -177,10 +175,8 @@ class ServiceConnection:
             trace_sent(self.trace, [message], as_frames=self.session.sends_binary)
         payload, size = payload_of(message, self.session, self.max_payload)
         if payload is None:
-            payload = self.large.send(message, size, None if is_batch else method, call_ids)
-            self.places.watch()
-            if payload is None:
-                return
+            self.large.send(LargeCall(message, size, None if is_batch else method, subject, tuple(call_ids)))
+            return
         token = "n"
         if call_ids:
             token = str(call_ids[0])
@@ -189,6 +185,11 @@ class ServiceConnection:
                 token = f"b{self._last_number}"
             self.places.sent(call_ids, subject, token)
         self.link.publish(subject, payload, f"{self.inbox}.{token}", self.headers)
+
+    def ask(self, subject: str, request: bytes, call_id: int) -> None:
+        """Send a call of `rpc.direct` to the subject of a method."""
+        self.places.sent((call_id,), subject, str(call_id))
+        self.link.publish(subject, request, f"{self.inbox}.{call_id}", self.headers)
 
     @property
     def max_payload(self) -> int:
@@ -225,14 +226,12 @@ class ServiceConnection:
         if not data:  # from NATS, or from an instance that probes this client
             self._take_status(token, message, instance)
         elif token == SERVICE_TOKEN:
-            if data == b"[]":  # from an instance that has acknowledged all calls that it has
+            if data == b"[]":  # from an instance that has no session with this client
                 self.places.answered(instance)
         elif message.reply:
             instance = instance or self._add_instance(message.reply)
             if instance is None:
                 self._take_refusal(data)
-            elif token == "ack":
-                self.places.acknowledged(instance, ids_in(read_payload(data, self.limits)[0]))
             else:
                 instance.receive(data)
         else:  # from a program without sessions, or from an instance that could not read the message

@@ -19,7 +19,7 @@ from ..wire.binary_frame import MARK, FrameError, parts_of_frame, whole_frame
 from ..wire.buffers import AttachedMessage, Encoded, first_part, json_of
 from ..wire.envelope import HEAD_SIZE, Message, Oversize
 from .link import NatsLink
-from .payloads import DIRECT, direct_params, no_way, read_payload, refusal_of
+from .messages import no_way, read_payload, refusal_of
 
 #: How a message begins that is a binary frame.
 _MARK = bytes((MARK,))
@@ -96,10 +96,6 @@ class NatsChannel:
         if data[:1] == _MARK:
             self._take_frame(data)
             return
-        if data.startswith(DIRECT) and (params := self._direct_params(data)):
-            self.hand_over()
-            self.take_direct(params)
-            return
         lines = [line for line in data.split(b"\n") if line] if self.reads_lines and b"\n" in data else [data]
         messages: list[Message] = list(lines)
         if len(data) > self._max_size:
@@ -117,16 +113,8 @@ class NatsChannel:
 
     def receive_directly(self, messages: list[Message]) -> None:
         """Handle messages that came by the direct connection."""
-        for message in messages:
-            if type(message) is bytes and message.startswith(DIRECT) and (params := self._direct_params(message)):
-                self.hand_over()
-                self.take_direct(params)
-            else:
-                self._gathered.append(message)
+        self._gathered += messages
         self.hand_over()
-
-    def _direct_params(self, data: bytes) -> dict[str, Any]:
-        return direct_params(data, read_payload(data, self._limits)[0])
 
     def hand_over(self) -> None:
         """Give the gathered messages to the session."""
@@ -202,8 +190,15 @@ class NatsChannel:
         """Refuse a message over `max_payload`, because there is no direct connection."""
         self.send_instead(message, no_way(len(message), self._link.max_payload, why))
 
-    def take_direct(self, params: dict[str, Any]) -> None:
-        """Take a message about direct connections."""
+    def take_control(self, params: dict[str, Any]) -> None:
+        """Take a control message about this session.
+
+        It has one of these members:
+
+        * `has`: an instance has the calls with these ids; `alive`: it has handled all that was sent to it before.
+        * `wanted`: an instance has a large message, and the client is to open a direct connection; `failed`: the client
+          could not, with the reason.
+        """
 
     def pause(self) -> None:
         """As `Channel.pause`: NATS cannot pause, so requests wait in the session, within its limits."""
@@ -264,6 +259,10 @@ class NatsChannel:
 
 class Detour:
     """Sends the messages of a channel by a direct connection, from the first message over `max_payload` on.
+
+    The client asks the instance with a call of `rpc.direct`, the last message that it sends to the session by NATS. The
+    instance answers with its address and a secret. Large messages, and all that must not overtake them, wait at both
+    ends until the client has connected and shown the secret. So nothing overtakes what was sent by NATS.
 
     Attributes:
         stream: the connection; None until it is made, while messages wait.

@@ -14,11 +14,20 @@ from ..limits import Limits
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..wire.buffers import Encoded
-from .event_messages import payload_of, read_event, topic_of
-from .last_values import ANSWER_TIME, LastValue, Stamp, check_answer, read_values, value_in
+from .event_messages import (
+    ANSWER_TIME,
+    LastValue,
+    Stamp,
+    check_answer,
+    payload_of,
+    read_event,
+    read_values,
+    topic_of,
+    value_in,
+)
 from .link import NatsLink, Subscription, is_unanswerable
+from .messages import EVENT, RETAIN, event_prefix, event_subject
 from .protocol import NatsMessage
-from .subjects import EVENT, RETAIN, event_prefix, event_subject
 
 log = get_logger("rpcstream.nats")
 
@@ -227,6 +236,6 @@ class _Reader:
         try:
             event = read_event(data, topic, self._limits)
         except ValueError as error:
-            self._log.warning(topic, "what was published to %s on NATS is not read: %s", topic, error)
+            self._log.warning(topic, "a message for the topic %s on NATS was ignored: %s", topic, error)
         else:
             self._on_event(event.params, event.line)

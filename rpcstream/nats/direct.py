@@ -31,13 +31,13 @@ from ..transports.stream import LineStream
 from ..wire.buffers import Encoded, first_part
 from ..wire.envelope import Message
 from .channel import NOTIFICATION, Detour
+from .messages import read_payload
 from .options import DirectOptions, Offer
-from .payloads import read_payload
 
 #: Seconds for which a secret is valid. A client connects as soon as it has it.
 CLAIM_TIME = 10.0
 
-#: Seconds that a server which stops waits for clients to connect, and for the calls that they have asked for.
+#: Seconds after a permission in which a server that stops still waits for large calls. Clients send them within one.
 LEAVE_TIME = 2.0
 
 #: Seconds that a connection has to show its secret, the handshake of TLS included.
@@ -67,11 +67,7 @@ class Caller(Protocol):
 
 
 class CallerDetour(Detour):
-    """What an instance sends to a caller by a direct connection. It waits until the caller has connected.
-
-    The caller says by NATS that it connects (`claimed`), behind all else that it has sent there, and then shows the
-    secret (`entered`). So nothing that comes by the connection overtakes what came by NATS.
-    """
+    """What an instance sends to a caller by a direct connection. It waits until the caller has shown the secret."""
 
     def __init__(self, caller: Any, direct: DirectListener) -> None:
         super().__init__(caller)
@@ -79,10 +75,8 @@ class CallerDetour(Detour):
         self.offer = direct.offer(self)
         self._direct = direct
         self._share = Share(caller.session.server_ledger.waiting)
-        self._is_claimed = False
         #: Something waits that must not be overtaken, such as an item by the reply of its call.
         self._is_ordered = False
-        self._entered: tuple[DirectStream, Any] | None = None
         self._timer = asyncio.get_running_loop().call_later(CLAIM_TIME, self.fail, "the client did not connect")
 
     def _hold(self, message: Encoded) -> None:
@@ -97,22 +91,11 @@ class CallerDetour(Detour):
         else:
             super()._hold(message)
 
-    def claimed(self) -> None:
-        """The caller connects, and sends nothing more by NATS."""
-        self._is_claimed = True
-        self._begin_when_ready()
-
     def entered(self, stream: DirectStream, call_id: Any) -> None:
         """A connection has shown the secret by a request with this id."""
-        self._entered = stream, call_id
-        self._begin_when_ready()
-
-    def _begin_when_ready(self) -> None:
-        if self._entered is not None and self._is_claimed and self.stream is None and self._entered[0].is_open:
-            stream, call_id = self._entered
-            stream.serve(self._caller)
-            stream.send([orjson.dumps({"jsonrpc": "2.0", "id": call_id, "result": True})])
-            self.begin(stream)
+        stream.serve(self._caller)
+        stream.send([orjson.dumps({"jsonrpc": "2.0", "id": call_id, "result": True})])
+        self.begin(stream)
 
     def begin(self, stream: LineStream) -> None:
         super().begin(stream)
@@ -267,7 +250,7 @@ class DirectStream(LineStream):
         self.restrict(FIRST_MAX)
 
     def _receive_secret(self, messages: list[Message]) -> None:
-        """Take the first message. The answer to a valid secret comes when the caller has said that it connects."""
+        """Take the first message, which shows the secret."""
         if not messages:
             return
         first, self._receive = messages[0], self._refuse_messages
@@ -279,6 +262,7 @@ class DirectStream(LineStream):
             self._refuse_messages(messages)
         else:
             detour.entered(self, request.get("id"))
+            self._receive(messages[1:])
 
     def _refuse_messages(self, messages: list[Message]) -> None:
         if messages:

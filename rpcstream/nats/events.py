@@ -20,11 +20,35 @@ from ..limits import Limits
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..wire.buffers import Encoded
-from .event_messages import OF_PROCESSES, PassedEvent, passed_on, payload_of, topic_of
-from .last_values import Answers, LastValue, Stamp, Stamps, read_values, send_answer, value_in
+from .event_messages import (
+    OF_PROCESSES,
+    Answers,
+    LastValue,
+    PassedEvent,
+    Stamp,
+    Stamps,
+    passed_on,
+    payload_of,
+    read_values,
+    send_answer,
+    topic_of,
+    value_in,
+)
 from .link import NatsLink, Subscription
+from .messages import (
+    EVENT,
+    INBOX,
+    KEEP,
+    LAST,
+    NO_INBOX,
+    QUEUE,
+    RETAIN,
+    event_prefix,
+    event_subject,
+    event_tokens,
+    reason_of,
+)
 from .protocol import NatsMessage
-from .subjects import EVENT, INBOX, KEEP, LAST, NO_INBOX, QUEUE, RETAIN, event_prefix, event_subject, event_tokens
 
 log = get_logger("rpcstream.nats")
 
@@ -161,7 +185,7 @@ class NatsEvents:
         try:
             values = await read_values(link, self._service, ">")
         except (TimeoutError, RpcError) as error:
-            reason = "no answer" if isinstance(error, TimeoutError) else _reason(error)
+            reason = "no answer" if isinstance(error, TimeoutError) else reason_of(error)
             log.warning("the last values of the service %s could not be read: %s", self._service, reason)
             return {}
         for value in values:
@@ -238,14 +262,14 @@ class NatsEvents:
             tokens = event_tokens(topic)
             payload = b"" if message is None else payload_of(message, link.max_payload)
         except (MessageTooLarge, ValueError) as error:
-            self._log.warning(topic, "an event of %s is not on NATS: %s", topic, _reason(error))
+            self._log.warning(topic, "an event of %s was not published on NATS: %s", topic, reason_of(error))
             with self._lock:
                 self._drop(topic, "")
                 if keep:  # the last value stays here until there is another one
                     self._stamps.by_topic.pop(topic, None)
             return
         if link.unsent > CARRIED_MAX:
-            self._log.warning(None, "events are not on NATS: its server takes them too slowly")
+            self._log.warning(None, "events were not published on NATS, because its server reads too slowly")
             with self._lock:
                 self._drop(topic, keep)
             return
@@ -269,7 +293,7 @@ class NatsEvents:
             try:
                 made[name] = link.subscribe(event_subject(self._service, name), partial(self._on_event, name))
             except ValueError as error:
-                self._log.warning(name, "events of %s do not come from NATS: %s", name, error)
+                self._log.warning(name, "events of %s cannot be received from NATS: %s", name, error)
         self._changes += 1
 
     # -- from NATS ----------------------------------------------------------------------------------------------------
@@ -317,7 +341,7 @@ class NatsEvents:
                 raise ValueError(f"it has {len(data)} bytes, {MAX_EVENT_SIZE} are allowed")
             return passed_on(data, topic, self._limits)
         except ValueError as error:
-            self._log.warning(topic, "what was published to %s on NATS is not passed on: %s", topic, error)
+            self._log.warning(topic, "a message for the topic %s on NATS was not passed on: %s", topic, error)
             return None
 
     def _topic_of(self, message: NatsMessage, kind: str) -> str | None:
@@ -359,7 +383,3 @@ class NatsEvents:
             error = refusal
         if message.reply:
             send_answer(link, message.reply, error)
-
-
-def _reason(error: Exception) -> str:
-    return str(error.data["reason"]) if isinstance(error, RpcError) and error.data else str(error)

@@ -1,8 +1,8 @@
 """What NATS does not carry, at the client: messages over `max_payload` go by a direct connection to the instance.
 
-The client asks at the subject of the method where a large call may be sent, and one instance answers. From then on the
-session with that instance goes by a direct connection. Its address, and the secret that opens it, come by NATS (see
-`payloads`).
+Before a large call, the client calls `rpc.direct` at the subject of the method, and one instance permits it. Then
+the client calls `rpc.direct` of the session with that instance, to get the address and the secret that open the direct
+connection. From then on the session goes by that connection (see `channel.Detour`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,16 +18,17 @@ from typing import Any
 import orjson
 
 from ..auth.gate import AUTHENTICATE
-from ..errors import ConnectFailed, ConnectionLost, ServerBusy, Unread
+from ..errors import ConnectFailed, ConnectionLost, RpcError, ServerBusy, Unread, error_from_wire
+from ..peer.deadline import INFINITE
+from ..peer.outgoing import AwaitedCall
 from ..transports.stream import LineStream
 from ..wire import envelope
 from ..wire.buffers import AttachedMessage, Encoded
 from ..wire.envelope import Message
 from .channel import Detour
-from .dial import error_text
-from .instance import Instance, Service
-from .options import DirectError, Offer, split_address
-from .payloads import direct_message, no_way
+from .messages import DIRECT_METHOD, reason_of, session_message
+from .options import DirectError, Offer, error_text, split_address
+from .places import Instance, Service
 
 #: Seconds that a client tries to connect, and to show its secret.
 CONNECT_TIME = 5.0
@@ -35,9 +36,6 @@ CONNECT_TIME = 5.0
 #: Seconds for which calls of a method are sent by a connection that an instance has permitted for one. The instance
 #: permits it longer. Short, so that other instances get their share of the calls.
 PERMIT_TIME = 1.0
-
-#: Seconds after which a question that has no answer is dropped, where no call waits for it.
-QUESTION_TIME = 10.0
 
 #: The id of the request that shows the secret.
 _ENTRY_ID = 0
@@ -123,14 +121,14 @@ class LargeCall:
     Attributes:
         size: bytes.
         method: None for a batch.
-        since: when it was asked where to send it (loop time, s).
+        subject: of the method.
     """
 
     message: Encoded
     size: int
     method: str | None
+    subject: str
     call_ids: tuple[int | str, ...]
-    since: float
 
 
 class InstanceDetour(Detour):
@@ -141,30 +139,33 @@ class InstanceDetour(Detour):
         self._instance = instance
         self._service = service
         self._calls: list[LargeCall] = []
-        self._address: str | None = None
         self.opened: DirectStream | None = None
-        self._connecting: asyncio.Task[None] | None = None
+        self._connecting = asyncio.get_running_loop().create_task(self._connect())
 
-    def connect(self, offer: Offer) -> None:
-        """Use an offer; only the first one counts."""
-        if self._connecting is None:
-            self._address = offer.address
-            self._connecting = asyncio.get_running_loop().create_task(self._connect(offer))
-
-    async def _connect(self, offer: Offer) -> None:
-        self._instance.publish(direct_message(claim=True))
-        self.opened = stream = DirectStream(self._service, self._instance, offer)
+    async def _connect(self) -> None:
+        """Ask the instance for its address and a secret, and connect."""
+        address = None
         try:
             async with asyncio.timeout(CONNECT_TIME):
+                offer = Offer.of(await self._service.large.ask(self._publish_question, {}, ""))
+                address = offer.address
+                self.opened = stream = DirectStream(self._service, self._instance, offer)
                 await stream.open()
+        except RpcError as error:
+            self._fail_calls(str(error), ConnectFailed, address)
+            self.fail(reason_of(error))
         except (OSError, ValueError) as error:
             text = f"no answer within {CONNECT_TIME:g} s" if isinstance(error, TimeoutError) else error_text(error)
-            reason = f"the client could not connect to {offer.address}: {text}"
-            self._instance.publish(direct_message(failed=reason))
-            self._fail_calls(reason, Unread if isinstance(error, ConnectionLost) else ConnectFailed)
+            reason = f"the client could not connect to {address or 'the instance'}: {text}"
+            self._instance.publish(session_message(failed=reason))
+            self._fail_calls(reason, Unread if isinstance(error, ConnectionLost) else ConnectFailed, address)
             self.fail(reason)
         else:
             self.begin(stream)
+
+    def _publish_question(self, request: bytes, call_id: int) -> None:
+        self._service.places.acknowledged(self._instance, (call_id,))
+        self._instance.publish(request)
 
     def send_call(self, call: LargeCall) -> None:
         """Send a call that the instance takes, as soon as the connection is there."""
@@ -181,16 +182,16 @@ class InstanceDetour(Detour):
         super().begin(stream)
 
     def over(self) -> None:
-        if self._connecting is not None and self.stream is None:
+        if self.stream is None:
             self._connecting.cancel()
-        self._fail_calls("the instance is gone", Unread)
+        self._fail_calls("the instance is gone", Unread, None)
         super().over()
 
-    def _fail_calls(self, reason: str, kind: type[ConnectFailed | ConnectionLost]) -> None:
+    def _fail_calls(self, reason: str, kind: type[ConnectFailed | ConnectionLost], address: str | None) -> None:
         calls, self._calls = self._calls, []
         for call in calls:
             text = f"{call.size} bytes are over NATS's max_payload: {reason} (direct=, --set nats_direct=)"
-            self._service.places.fail(call.call_ids, partial(_failure, kind, text, self._address))
+            self._service.places.fail(call.call_ids, partial(_failure, kind, text, address))
 
 
 def _failure(kind: type[ConnectFailed | ConnectionLost], text: str, address: str | None, method: str) -> Exception:
@@ -198,67 +199,83 @@ def _failure(kind: type[ConnectFailed | ConnectionLost], text: str, address: str
 
 
 class LargeCalls:
-    """The calls of a client that wait until an instance says where they may be sent."""
+    """Sends the calls of a client that are over `max_payload`, each to the instance that permits it."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._loop = asyncio.get_running_loop()
-        self._last = 0
         #: By method: the instance that has permitted a call last, and until when others may go there (loop time, s).
         self._permits: dict[str | None, tuple[Instance, float]] = {}
-        #: By the number of the question.
-        self._waiting: dict[int, LargeCall] = {}
+        self._asking: set[asyncio.Task[None]] = set()
+        #: Bytes of the calls that wait for a permission.
+        self._size = 0
 
-    def send(self, message: Encoded, size: int, method: str | None, call_ids: Sequence[int | str]) -> bytes | None:
-        """Send a call, if an instance has just permitted one; else keep it, and give the question where it may be sent.
-
-        Args:
-            method: of the call; None for a batch.
+    def send(self, call: LargeCall) -> None:
+        """Send a call, as soon as an instance permits it.
 
         Raises:
             ServerBusy: too many bytes of calls wait for their connection.
         """
-        call = LargeCall(message, size, method, tuple(call_ids), self._loop.time())
-        instance, until = self._permits.get(method, (None, 0.0))
-        if instance is not None and until > call.since and self._is_free(instance):
+        instance, until = self._permits.get(call.method, (None, 0.0))
+        if instance is not None and until > self._loop.time() and self._is_free(instance):
             self._send(call, instance)
-            return None
-        self._permits.pop(method, None)
+            return
         limit = self._service.limits.max_held_total // 2
-        if self._waiting and sum(call.size for call in self._waiting.values()) + size > limit:
+        if self._size and self._size + call.size > limit:
             reason = "too many bytes of calls wait for a direct connection (max_held_total)"
             raise ServerBusy(data={"limit": limit, "executed": False, "reason": reason})
-        if type(message) is AttachedMessage:
-            message.secure()
-        self._last += 1
-        self._waiting[self._last] = call
-        return direct_message(ask=self._last, method=method, size=size, ids=list(call_ids))
+        if type(call.message) is AttachedMessage:
+            call.message.secure()
+        self._size += call.size
+        task = self._loop.create_task(self._send_when_permitted(call))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
 
-    def take(self, params: dict[str, Any], instance: Instance) -> None:
-        """Take a message of an instance about its direct connection."""
-        ask = params.get("ask")
-        call = self._waiting.pop(ask, None) if type(ask) is int else None
-        offer = Offer.of(params)
-        if offer is not None and (call is not None or self._service.session.pending):
-            self.detour_of(instance).connect(offer)
-        detour = instance.detour
-        if "leaving" in params and detour is not None:
-            instance.is_leaving = True
-            detour.add(direct_message(left=True))
-        elif call is not None and "reason" in params:
-            error = no_way(call.size, self._service.max_payload, str(params["reason"]))
-            self._service.places.fail(call.call_ids, lambda method: error)
-        elif call is not None and detour is not None and not instance.is_leaving:
+    async def _send_when_permitted(self, call: LargeCall) -> None:
+        params = {"method": call.method, "size": call.size}
+        try:
+            permit = await self.ask(partial(self._service.ask, call.subject), params, call.method or "")
+        except Exception as error:
+            failure: Exception = error
+            if isinstance(error, ConnectionLost):
+                failure = Unread(error.reason, method=error.method, address=error.address)
+            self._service.places.fail(call.call_ids, lambda method: failure)
+            return
+        finally:
+            self._size -= call.size
+        session = permit.get("session") if type(permit) is dict else None
+        instance = self._service.instances.get(session) if type(session) is str else None
+        if instance is None:
+            reason = "the instance has permitted nothing, or is gone"
+            self._service.places.fail(call.call_ids, partial(_failure, Unread, reason, None))
+        elif not call.call_ids or self._service.is_wanted(call.call_ids):
             self._permits[call.method] = instance, self._loop.time() + PERMIT_TIME
             self._send(call, instance)
-        elif call is not None:  # the instance has not heard of that when it permitted the call
-            reason = "the instance leaves, or no direct connection to it could be made"
-            self._service.places.fail(call.call_ids, partial(_failure, Unread, reason, None))
-        elif "reason" in params and detour is not None:
-            detour.fail(str(params["reason"]))
+
+    async def ask(self, publish: Callable[[bytes, int], None], params: dict[str, Any], method: str) -> Any:
+        """Call `rpc.direct` of an instance.
+
+        Args:
+            publish: sends the request, which has this id.
+            params: the method and the size of a large call; empty to ask how to connect.
+            method: what errors name.
+
+        Raises:
+            RpcError, ConnectFailed, ConnectionLost: as any call.
+        """
+        call = AwaitedCall(self._loop.create_future(), method, INFINITE)
+        call_id = self._service.session.pending.add(call)
+        try:
+            publish(orjson.dumps(envelope.request(DIRECT_METHOD, params, call_id=call_id)), call_id)
+            reply, _ = await call.future
+        finally:
+            self._service.session.pending.discard(call_id)
+        if "error" in reply:
+            raise error_from_wire(reply["error"])
+        return reply.get("result")
 
     def _is_free(self, instance: Instance) -> bool:
-        is_usable = instance.detour is not None and not (instance.is_over or instance.is_leaving)
+        is_usable = instance.detour is not None and not instance.is_over
         return is_usable and not self._service.places.has_calls(instance)
 
     def _send(self, call: LargeCall, instance: Instance) -> None:
@@ -275,13 +292,3 @@ class LargeCalls:
     def stream_to(self, instance: Instance) -> DirectStream | None:
         """The direct connection to an instance; None if there is none."""
         return None if instance.detour is None or instance.detour.stream is None else self.detour_of(instance).opened
-
-    def forget(self) -> bool:
-        """Drop what waits in vain: of calls that are over, and of notifications. Returns whether anything waits."""
-        earliest = self._loop.time() - QUESTION_TIME
-        self._waiting = {
-            number: call
-            for number, call in self._waiting.items()
-            if self._service.is_wanted(call.call_ids) or (not call.call_ids and call.since > earliest)
-        }
-        return bool(self._waiting)

@@ -21,24 +21,13 @@ from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..transports.listen import Listener
 from ..wire import envelope
-from .caller_table import AnyCaller, CallerTable, Sender
+from .caller_table import NO_LOGIN, AnyCaller, CallerIdentities, CallerTable, Sender
 from .callers import Caller
-from .direct import LEAVE_TIME, DirectListener
-from .identity import NO_LOGIN, CallerIdentities
+from .direct import DirectListener
 from .link import NO_RESPONDERS, REJOINING, NatsLink, Subscription, is_unanswerable
-from .options import DirectOptions, NatsOptions
-from .payloads import (
-    DIRECT_METHOD,
-    UNREADABLE,
-    belongs_to_calls,
-    direct_params,
-    ids_of,
-    read_payload,
-    refusal_of,
-)
-from .protocol import NatsMessage
-from .subjects import (
+from .messages import (
     BATCH,
+    DIRECT_METHOD,
     EVENT,
     INBOX,
     INQUIRY,
@@ -48,10 +37,18 @@ from .subjects import (
     QUEUE,
     RETAIN,
     ROOT,
+    UNREADABLE,
+    belongs_to_calls,
     decoded,
     encoded,
     event_prefix,
+    ids_of,
+    params_of_question,
+    read_payload,
+    refusal_of,
 )
+from .options import DirectOptions, NatsOptions
+from .protocol import NatsMessage
 
 log = get_logger("rpcstream.nats")
 
@@ -235,20 +232,28 @@ class NatsService:
             self._ignored(message)
             return
         read, error = read_payload(data, self.limits)
-        question = direct_params(data, read)
+        question = params_of_question(read)
         if error is None:
             error = _fault(read, method, question)
         if error is not None:
             self._refuse(message, error)
             return
         sender = self._sender(message)
+        if question is not None and not sender.is_client:
+            self._refuse(message, InvalidRequest(data={"reason": "rpc.direct is for callers with a session"}))
+            return
         try:
             caller = self._callers.by_sender.get(sender) or self._add(sender, message.reply, method)
         except (NotAuthenticated, ServerBusy) as refusal:
             self._refuse(message, refusal)
         else:
-            if caller is not None:
-                caller.call(data, ids_of(read), question)
+            if caller is None:
+                return
+            if question is None:
+                caller.call(data, ids_of(read))
+            else:
+                assert isinstance(caller, Caller)
+                caller.answer_question(read, question, data)
 
     def _sender(self, message: NatsMessage) -> Sender:
         """Who has sent a message."""
@@ -292,11 +297,14 @@ class NatsService:
         elif message.data:
             read, error = read_payload(message.data, self.limits)
             if error is None and tokens:
-                error = _fault(read, decoded(tokens) or "", {}) or self._stranger(caller, message)
+                error = _fault(read, decoded(tokens) or "", None) or self._stranger(caller, message)
+            elif error is None and params_of_question(read) == {}:
+                caller.answer_question(read, {}, message.data)
+                return
             elif error is None and read is not UNREADABLE and not belongs_to_calls(read):
                 error = InvalidRequest(data={"reason": "a request has its method behind the subject of the session"})
             if error is None:
-                caller.call(message.data, ids_of(read) if tokens else (), {})
+                caller.call(message.data, ids_of(read) if tokens else ())
             else:
                 self._refuse(message, error)
 
@@ -314,7 +322,7 @@ class NatsService:
             sender = self._sender(message)
             caller = self._callers.by_sender.get(sender)
             if caller is not None:
-                caller.say_alive(message.reply)
+                caller.say_alive()
             else:  # callers of another account have other inboxes here, and get no acknowledgements
                 self.link.publish(message.reply, b"[]" if sender.is_client else b"null")
 
@@ -355,12 +363,8 @@ class NatsService:
             await link.flush()
         except ConnectionError:
             pass
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LEAVE_TIME):
-                for caller in list(self._callers.by_sender.values()):
-                    caller.leave()
-                while any(caller.is_expected for caller in self._callers.by_sender.values()):
-                    await asyncio.sleep(0.02)
+        while any(caller.is_expected for caller in self._callers.by_sender.values()):
+            await asyncio.sleep(0.02)
 
     def _drain(self, _: Any = None) -> None:
         for caller in self._callers.all():
@@ -387,15 +391,15 @@ class NatsService:
         self.direct.close()
 
 
-def _fault(read: Any, method: str | None, question: dict[str, Any]) -> RpcError | None:
+def _fault(read: Any, method: str | None, question: dict[str, Any] | None) -> RpcError | None:
     """The error for a message at the subject of this method (None: of batches) that calls something else.
 
     NATS's permissions are for subjects, so a message must call the method of its subject.
 
     Args:
-        question: the params of a question where a large call may be sent; empty for other messages.
+        question: the params of a question where a large call of the method may be sent; None for other messages.
     """
-    if read is UNREADABLE or ("ask" in question and question.get("method") == method):
+    if read is UNREADABLE or (question and question.get("method") == method):
         return None
     if method is None:
         return None if type(read) is list else InvalidRequest(data={"reason": "a batch is an array of requests"})

@@ -17,8 +17,8 @@ from ..observe.limited_log import LimitedLog
 from ..observe.metrics import CallMetrics, MethodCalls
 from ..text import get_logger
 from .link import NatsLink, Subscription
+from .messages import NO_INBOX, QUEUE
 from .protocol import UNSENT_MAX, NatsMessage
-from .subjects import NO_INBOX, QUEUE
 
 log = get_logger("rpcstream.nats")
 

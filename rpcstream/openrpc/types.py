@@ -1,11 +1,14 @@
-"""The types that an OpenRPC document describes, independent of the language in which they are shown."""
+"""The types and methods that an OpenRPC document describes, and how they are shown: like Python's, on one line."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from inspect import Parameter as Kind
 from typing import Any
 
+from ..codec import TAG_KEY
 from .cycles import in_cycles
 
 #: Alternatives of one type, values of an enumeration, items of a tuple: a type with more is "any value".
@@ -13,6 +16,23 @@ MAX_CHOICES = 64
 
 #: Strings that stand for another value, by the name of their format in JSON Schema.
 FORMATS = frozenset(("date", "date-time", "time", "duration", "uuid", "decimal"))
+
+
+#: Names of the protocol's own methods begin with this.
+RESERVED_PREFIX = "rpc."
+
+_REST = {"positional": Kind.VAR_POSITIONAL, "named": Kind.VAR_KEYWORD}
+
+#: Characters of a default, a name, or a bound that are shown.
+_MAX_VALUE = 40
+_STARS = {"": "", "positional": "*", "named": "**"}
+#: What JSON Schema calls the bounds of a value, and what is shown.
+_BOUNDS = {
+    **{"minimum": ">= {}", "exclusiveMinimum": "> {}", "maximum": "<= {}", "exclusiveMaximum": "< {}"},
+    **{f"min{what}": "length >= {}" for what in ("Length", "Items", "Properties")},
+    **{f"max{what}": "length <= {}" for what in ("Length", "Items", "Properties")},
+    **{"multipleOf": "a multiple of {}", "pattern": "matching {}"},
+}
 
 
 class DocumentError(ValueError):
@@ -194,3 +214,205 @@ def break_cycles(named: Mapping[str, NamedType]) -> None:
     }
     for key in in_cycles(consists_of):
         named[key].node = ANY
+
+
+# -- methods
+
+
+@dataclass(slots=True)
+class Parameter:
+    """A parameter of a method.
+
+    Attributes:
+        rest: "positional" or "named" if it takes all further arguments.
+        is_keyword: it cannot be given by position.
+        default: as text; "" if there is none.
+        bounds: of its values, as text.
+    """
+
+    name: str
+    type: Node
+    is_required: bool
+    rest: str = ""
+    is_keyword: bool = False
+    default: str = ""
+    bounds: str = ""
+    description: str = ""
+
+
+@dataclass(slots=True)
+class Method:
+    """A method.
+
+    Attributes:
+        described: its entry in the document.
+        parameters: None if the document does not say what they are.
+        takes_positions: the params can be an array.
+        takes_names: the params can be an object.
+        item: of its stream; None if it does not stream.
+        deprecated: why calls of it should be replaced, "" if the document gives no reason; None if they need not.
+    """
+
+    name: str
+    described: Mapping[str, Any]
+    parameters: list[Parameter] | None
+    takes_positions: bool
+    takes_names: bool
+    result: Node
+    item: Node | None
+    description: str
+    result_description: str
+    deprecated: str | None
+
+    @property
+    def fixed(self) -> list[Parameter]:
+        """The parameters that have a name of their own."""
+        return [each for each in self.parameters or () if not each.rest]
+
+    @property
+    def summary(self) -> str:
+        """The first paragraph of its description, on one line."""
+        return " ".join(self.description.partition("\n\n")[0].split())
+
+    def rest(self, kind: str) -> Parameter | None:
+        """The parameter that takes all further arguments, "positional" or "named"."""
+        return next((each for each in self.parameters or () if each.rest == kind), None)
+
+    def by_position(self) -> list[tuple[Parameter, bool]]:
+        """The parameters that can be given by position, and whether each must be: all before a required one must."""
+        # A client takes arguments by position and by name in one call, even if the params are an object then.
+        takes_positions = self.takes_positions or any(each.is_keyword for each in self.fixed)
+        positional = [each for each in self.fixed if takes_positions and not each.is_keyword]
+        last = max((at for at, each in enumerate(positional) if each.is_required), default=-1)
+        return [(each, at <= last) for at, each in enumerate(positional)]
+
+    def in_order(self) -> list[tuple[Parameter, Any]]:
+        """All parameters in the order of a Python signature, each with its kind (`inspect.Parameter.kind`)."""
+        positional = [each for each, _ in self.by_position()]
+        usual = Kind.POSITIONAL_OR_KEYWORD, Kind.KEYWORD_ONLY
+        kinds = [(each, _REST.get(each.rest, usual[each not in positional])) for each in self.parameters or ()]
+        return sorted(kinds, key=lambda each: each[1])
+
+
+@dataclass(slots=True)
+class Api:
+    """What a document offers.
+
+    Attributes:
+        methods: sorted by name, the protocol's own last.
+        named: the types that the methods refer to, by key.
+    """
+
+    title: str
+    version: str
+    methods: list[Method]
+    named: dict[str, NamedType]
+
+    @property
+    def label(self) -> str:
+        """The title and the version of the service."""
+        return " ".join(filter(None, (self.title, self.version))) or "a server"
+
+
+# -- as text
+
+
+def type_text(node: Node, named: Mapping[str, NamedType]) -> str:
+    """A type: `list[int] | null`, `stream of bytes`, `ndarray[float32, (*, 3)]`; a named type as its name."""
+
+    def show(inner: Node) -> str:
+        return type_text(inner, named)
+
+    match node:
+        case Plain(kind):
+            return f"str ({kind})" if kind in FORMATS or kind == "base64" else kind
+        case Values(values):
+            return f"Literal[{', '.join(value_text(value) for _, value in values)}]"
+        case Rich():
+            return _rich_text(node)
+        case Array(item, is_stream):
+            return f"stream of {show(item)}" if is_stream else "list" if item == ANY else f"list[{show(item)}]"
+        case Tuple(items):
+            return f"tuple[{', '.join(map(show, items))}]"
+        case Map(value):
+            return "dict" if value == ANY else f"dict[str, {show(value)}]"
+        case Union(members):
+            return " | ".join(dict.fromkeys(map(show, members)))
+        case Reference(key):
+            return named[key].hint
+        case _:
+            return "dict"
+
+
+def _rich_text(rich: Rich) -> str:
+    if rich.kind != "ndarray":
+        return rich.kind if rich.kind in ("image", "bytes", "complex") else rich.name or rich.kind
+    details = ["|".join(rich.dtypes)] if rich.dtypes else []
+    if rich.shape is not None:
+        dims = ["*" if dim is None else str(dim) for dim in rich.shape]
+        details.append(f"({', '.join(dims)}{',' if len(dims) == 1 else ''})")
+    return f"ndarray[{', '.join(details)}]" if details else "ndarray"
+
+
+def definition_text(node: Node, named: Mapping[str, NamedType]) -> str:
+    """What a named type stands for; an object as `{x: int, y: float = 0.0}`."""
+    if not isinstance(node, Record):
+        return type_text(node, named)
+    members = [
+        f"{each.name}: {type_text(each.type, named)}{f' = {each.default}' if each.default else ''}"
+        for each in node.members
+    ]
+    return f"{{{', '.join(members)}}}"
+
+
+def signature_text(method: Method, named: Mapping[str, NamedType]) -> str:
+    """A method like a signature of Python; the result of a generator is a `stream of` its items."""
+    shown: list[str] = []
+    has_star = False
+    for parameter, kind in method.in_order():
+        if kind is Kind.KEYWORD_ONLY and not has_star:
+            shown.append("*")
+        has_star = has_star or kind in (Kind.VAR_POSITIONAL, Kind.KEYWORD_ONLY)
+        shown.append(_parameter_text(parameter, named))
+    if method.parameters is None:
+        shown = ["..."]
+    returns = type_text(method.result if method.item is None else Array(method.item, is_stream=True), named)
+    return f"{method.name}({', '.join(shown)})" + (f" -> {returns}" if returns != "any" else "")
+
+
+def _parameter_text(parameter: Parameter, named: Mapping[str, NamedType]) -> str:
+    text = _STARS[parameter.rest] + parameter.name
+    kind = type_text(parameter.type, named)
+    if kind != "any":
+        text += f": {kind}"
+    if parameter.is_required or parameter.rest:
+        return text
+    default = parameter.default or "..."
+    return f"{text}={default}" if kind == "any" else f"{text} = {default}"
+
+
+def bounds_text(schema: dict[str, Any]) -> str:
+    """The bounds of a value, those of its alternatives included: `>= 0, a multiple of 2`."""
+    choices = schema.get("anyOf")
+    shown = [
+        form.format(value_text(part[name]))
+        for part in [schema, *(choices if isinstance(choices, list) else ())]
+        for name, form in _BOUNDS.items()
+        if isinstance(part, dict) and name in part and not (name.endswith("Items") and "prefixItems" in part)
+    ]
+    return ", ".join(dict.fromkeys(shown[:10]))
+
+
+def default_text(schema: dict[str, Any]) -> str:
+    """The default in a schema; "" if it has none."""
+    return value_text(schema["default"]) if "default" in schema else str(schema.get("x-default", ""))
+
+
+def value_text(value: Any) -> str:
+    """A value as JSON, a long one cut; of a rich value, decoded or not, only its kind."""
+    if isinstance(value, dict) and isinstance(value.get(TAG_KEY), str):
+        return f"<{value[TAG_KEY]}>"
+    if not isinstance(value, dict | list | str | int | float | None):
+        return f"<{type(value).__name__}>"
+    text = json.dumps(value, ensure_ascii=False, default=value_text)
+    return text if len(text) <= _MAX_VALUE else text[:_MAX_VALUE] + "..."

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from inspect import Signature
 from typing import Any
@@ -62,6 +63,15 @@ class Call:
         """The ids in the table of pending calls."""
         return (self.call_id,)
 
+    def begin_span(self, make: Callable[[str], Any]) -> Any:
+        """Begin the span of this call, a context manager (`peer.tracing`).
+
+        Args:
+            make: makes the span of a call of the method with this name.
+        """
+        self.trace = make(self.method)
+        return self.trace
+
     def enter(self, pending: PendingCalls, call: PendingCall) -> None:
         """Enter the table of pending calls, so that `call` gets the reply.
 
@@ -93,6 +103,60 @@ class Call:
         return self.marshaller.value(self.method, reply, line, self.returns)
 
 
+class RawCall(Call):
+    """A request object that is sent as it is, id included; the outcome is the whole response object.
+
+    `enter` raises ValueError if the id is neither a string nor an integer, or belongs to a waiting call.
+    """
+
+    def __init__(self, marshaller: Marshaller, message: dict[str, Any]) -> None:
+        method, window = message.get("method"), message.get("stream")
+        super().__init__(
+            marshaller,
+            method if isinstance(method, str) else "(no method)",
+            window=window if type(window) is int else None,
+        )
+        self._message = message
+
+    def enter(self, pending: PendingCalls, call: PendingCall) -> None:
+        self.call_id = self._message["id"]
+        pending.add_as(self.call_id, call)
+
+    def encode(self, left: float, *, says_whole: bool = False) -> Encoded:
+        more = {} if self.trace is None else self.trace.sent(self.call_id)
+        return self.marshaller.encode({**more, **self._message}, self.method)
+
+    def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> dict[str, Any]:
+        return self.marshaller.response(self.method, reply, line)
+
+
+class Notice(Call):
+    """A message without a reply, such as a notification: the call ends as soon as it is sent.
+
+    Args:
+        marshaller: as for `Call`.
+        method: for errors.
+        make: encodes the message; called when there is a connection for it.
+    """
+
+    methods = call_ids = ()
+
+    def __init__(self, marshaller: Marshaller, method: str, make: Callable[[], Encoded]) -> None:
+        super().__init__(marshaller, method)
+        self._make = make
+
+    def begin_span(self, make: Callable[[str], Any]) -> Any:
+        return nullcontext()  # what `make` encodes has a span of its own
+
+    def enter(self, pending: PendingCalls, call: PendingCall) -> None:
+        call.answer({}, b"")
+
+    def encode(self, left: float, *, says_whole: bool = False) -> Encoded:
+        return self._make()
+
+    def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> None: ...
+
+
 def params_of(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | dict[str, Any] | None:
     """Turn Python arguments into the params of a call; None for none. TypeError for both positional and named ones."""
     if args and kwargs:
@@ -117,7 +181,7 @@ NAMES_KEPT = 256
 
 #: Attributes that the clients have themselves: a remote method of such a name is called by `client.call(name, …)`.
 CLIENT_NAMES = frozenset(
-    """address batch call call_sync close discover from_config notify notify_client offer on_connect publish
+    """address batch call close discover from_config notify notify_client offer on_connect publish
     registered_name replies_dropped request run state stream stream_request submit subscribe wait_closed
     withdraw""".split()  # noqa: SIM905 - a list takes a line for each name
 )

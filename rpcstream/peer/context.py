@@ -26,18 +26,18 @@ _OWN_MEMBERS = frozenset(("jsonrpc", "id", "method", "params"))
 
 
 class Context:
-    """One call, as its handler sees it. A parameter with this annotation is no part of the remote signature.
+    """One call, as its handler sees it. Callers do not see a parameter with this hint.
 
     Attributes:
         method: the remote name.
         request_id: the caller's id for this call; None for a notification (and for the id null).
-        identity: who calls, as the server's `authenticate` gave it when the call came ("token" with `Server(token=…)`);
-            None without authentication.
-        is_notification: the caller waits for no reply, and is told neither result nor error.
-        in_batch: the call came in a batch.
-        address: of the caller: "127.0.0.1:50412".
-        headers: of the HTTP request or the WebSocket handshake, by lower-case names; else empty.
-        deadline: when the caller stops waiting, in seconds of `time.monotonic`; None if it does not.
+        identity: the identity that `authenticate` returned for the caller ("token" with `Server(token=…)`); None
+            without authentication.
+        is_notification: True if the caller gets no reply.
+        in_batch: True if the call arrived in a batch.
+        address: the caller's address: "127.0.0.1:50412".
+        headers: the headers of the HTTP request or the WebSocket handshake, by lower-case names; otherwise empty.
+        deadline: when the caller stops waiting, in seconds of `time.monotonic`; None without a deadline.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class Context:
 
     @cached_property
     def peer(self) -> Any:
-        """The other end: `await ctx.peer.confirm("…")` calls a method that the caller offers.
+        """The caller: `await ctx.peer.confirm("…")` calls a method that the caller offers.
 
-        In a handler that runs in a thread the calls wait by themselves: `ctx.peer.confirm("…")`. A sync handler in the
-        event loop cannot wait, only notify.
+        In a handler that runs in a thread, omit the `await`: `ctx.peer.confirm("…")`. A sync handler in the event loop
+        can only notify.
         """
         return Peer(self.session) if self.bridge is None else BlockingPeer(self.session, self.bridge)
 
@@ -92,7 +92,7 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the caller has stopped waiting, by a cancel, a time-out or a lost connection.
+        """Whether the caller has stopped waiting, by a cancel, a timeout or a lost connection.
 
         For handlers in threads, which cannot be interrupted; other handlers are cancelled.
         """
@@ -104,13 +104,13 @@ class Context:
             raise CallCancelled()
 
     def progress(self, value: Any, total: float | None = None, message: str | None = None) -> None:
-        """Tell the caller how far the call is: `progress(0.5)`, or `progress(3, 10, "reading")`, which shows as a bar.
+        """Report progress to the caller: `progress(0.5)`, or `progress(3, 10, "reading")`, which shows as a bar.
 
-        The value goes to `on_progress=` there, and may be any. With a total or a message it is
-        `{"done": value, "total": total, "message": message}`, without what is not given.
+        The caller's `on_progress=` gets the value, which may be anything. With a total or a message, the value is
+        `{"done": value, "total": total, "message": message}`, without missing members.
 
-        Of values that follow each other faster than they can be sent only the latest is; the last one always is, before
-        the result. Nothing is sent for a notification, and nothing after the result.
+        If values come too fast, only the latest is sent; the last value is always sent, before the result.
+        Notifications have no progress.
 
         Raises:
             EncodeError, MessageTooLarge: the value cannot be sent.
@@ -130,28 +130,26 @@ class Context:
             self.session.loop.call_soon_threadsafe(self._send_soon, report)
 
     def after_reply(self, callback: Callable[[], object]) -> None:
-        """Call a function after the reply to this call was handed to the connection.
+        """Call a function after the reply to this call is written to the connection.
 
-        For a notification, which has no reply, it is called after the handler has ended.
+        So the caller reads what the function sends after the reply: a handler can return the id of a subscription, and
+        then send its first notifications. In a batch, the function runs after the one reply to all calls; over HTTP,
+        after the response; for a notification, after the handler. Functions run in the event loop, in order, and must
+        not block. Their exceptions are logged.
 
-        What it sends is read by the caller behind the reply: a handler may return the id of a subscription, and have
-        the first notifications for it sent afterwards. In a
-        batch that is behind the one reply to all of it, over HTTP when the response is written. Functions are called in
-        the event loop, in the order in which they were given, and must not block. What they raise is logged.
-
-        They are not called where the call fails, is cancelled or too late, or where the caller is gone before.
+        They do not run if the call fails, is cancelled or times out, or if the caller is gone.
 
         Args:
-            callback: a plain function without parameters. To be given while the handler runs, from its thread.
+            callback: a plain function without parameters.
 
         Raises:
-            TypeError: it is an async function: let a plain one start a task.
-            RuntimeError: the handler is done already.
+            TypeError: `callback` is an async function. Pass a plain function that starts a task.
+            RuntimeError: the handler has ended.
         """
         if inspect.iscoroutinefunction(callback):
             raise TypeError("after_reply takes a plain function: it may start a task, but is not awaited itself")
         if self._is_over:
-            raise RuntimeError("the handler is done: its reply is on its way already")
+            raise RuntimeError("the handler has ended: call after_reply before it returns")
         self.afterwards.append(callback)
 
     def _send_soon(self, message: Encoded) -> None:

@@ -14,16 +14,16 @@ from ..local_peer import process_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What a peer shows of itself; each attribute is empty or None where there is nothing.
+    """How a caller identifies itself. Attributes without a value are empty or None.
 
     Attributes:
-        token: sent by the peer in `rpc.authenticate`, or as `Authorization: Bearer`.
-        names: of the certificate that it showed, which was verified (mutual TLS): the common name, then the alternative
-            names (DNS, URI, email).
-        pid, uid, gid: of the process at the other end of a Unix socket when it connected, as the system knows them.
-        nats_user, nats_account: of a caller in another account of NATS, as NATS says; only where a server trusts that
-            (`join_nats(trust_identity=True)`). The user is empty unless the import is shared.
-        address: "127.0.0.1:50412".
+        token: the token from `rpc.authenticate` or `Authorization: Bearer`.
+        names: the names in the caller's verified certificate (mutual TLS): the common name, then the alternative names
+            (DNS, URI, email).
+        pid, uid, gid: the process at the other end of a Unix socket when it connected, according to the system.
+        nats_user, nats_account: the NATS user and account of a caller in another account, if the server trusts NATS
+            (`join_nats(trust_identity=True)`). The user is empty unless the import has `share: true`.
+        address: the caller's address: "127.0.0.1:50412".
     """
 
     token: str | None = field(default=None, repr=False)

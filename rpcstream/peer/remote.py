@@ -59,11 +59,10 @@ class Peer:
         """Call a method that the other end offers, and await its result.
 
         Args:
-            timeout: seconds; no limit of its own where it is not given. Inside a handler with a deadline no call lasts
-                longer than that.
+            timeout: seconds; by default no limit. Inside a handler with a deadline, the call ends by that deadline.
             returns, on_progress: as for a client's calls.
 
-        Raises what a client's calls raise; MethodNotFound too where the other end offers nothing.
+        Raises the errors of a client's calls; MethodNotFound if the other end offers nothing.
         """
         session = self._opened(method)
         calls = session.calls

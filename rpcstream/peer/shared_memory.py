@@ -216,23 +216,22 @@ def _arena() -> Arena | None:
 
 
 def shared_empty(shape: int | Sequence[int], dtype: Any = float) -> Any:
-    """An uninitialized array like that of `numpy.empty`, which programs on this machine see without a copy.
+    """An uninitialized array, like `numpy.empty`, whose memory programs on this machine can share.
 
-    Sent over a Unix socket to a program of the same user, as an argument, a result or an item of a stream, it is not
-    copied: the receiver sees its memory, and what you write there later. Take a new one for each value that you send.
-    This costs little, because memory is used again once no array needs it, here and at receivers. Any other peer gets
-    a copy, as of every array.
+    If you send it over a Unix socket to a program of the same user, it is not copied: the receiver sees its memory, and
+    what you write there later. Take a new array for each value that you send. This costs little, because memory is
+    reused as soon as no program needs it. Any other peer gets a copy.
 
     Args:
-        shape: the length along each axis.
-        dtype: of the items, as for `numpy.empty`; not of objects.
+        shape: the length of each axis.
+        dtype: the dtype of the items, as for `numpy.empty`, but not objects.
 
     Returns:
-        A C-ordered array. It is an ordinary one where none can be shared: not on Linux, or when the 128 MiB are in use
-        that each program has for this.
+        A C-ordered array. It is an ordinary array where memory cannot be shared: not on Linux, or if the 128 MiB of
+        this program are in use.
 
     Raises:
-        TypeError, ValueError: shape or dtype are none.
+        TypeError, ValueError: the shape or the dtype is invalid.
     """
     import numpy as np
 

@@ -5,7 +5,8 @@ Imported where tracing is switched on, and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import Any
 
@@ -33,12 +34,44 @@ class CallTracing:
         Args:
             parent: the context that the call was made in; None: the present one.
         """
-        span = outgoing.trace = self._tracing.made(outgoing.method, self._attributes, parent)
-        return span
+        return outgoing.begin_span(lambda method: self._tracing.made(method, self._attributes, parent))
 
     def stream(self, outgoing: Call) -> Callable[[], CallSpan]:
         """What begins the span of a stream, when its first item is asked for, perhaps in another thread than now."""
         return partial(self.begin, outgoing, current())
+
+    def performing(self, perform: Callable[..., Any]) -> Callable[..., Any]:
+        """As `perform`, which sends a call and waits for its outcome, with a span."""
+
+        def traced(outgoing: Call, *options: Any) -> Any:
+            with self.begin(outgoing):
+                return perform(outgoing, *options)
+
+        return traced
+
+    def awaiting(self, perform: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
+        """As `perform`, which is awaited, with a span."""
+
+        async def traced(outgoing: Call, *options: Any) -> Any:
+            with self.begin(outgoing):
+                return await perform(outgoing, *options)
+
+        return traced
+
+    def submitting(self, submit: Callable[..., Future[Any]]) -> Callable[..., Future[Any]]:
+        """As `submit`, which sends a call and gives a future, with a span."""
+
+        def traced(outgoing: Call, *options: Any) -> Future[Any]:
+            trace = self.begin(outgoing)
+
+            def ended(future: Future[Any]) -> None:
+                trace.end(CancelledError() if future.cancelled() else future.exception())
+
+            future = submit(outgoing, *options)
+            Future.add_done_callback(future, ended)  # where it ends, not in the thread for callbacks of users
+            return future
+
+        return traced
 
     def notification(self, marshaller: Marshaller, method: str, params: Any) -> Encoded:
         """The bytes of a notification, which carry the trace; its span is over once it is encoded."""

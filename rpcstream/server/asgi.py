@@ -132,7 +132,7 @@ class AsgiApplication:
             self._task, self._endpoint = None, None
             return
         raise RuntimeError(
-            "this server runs in another event loop, and one Server serves in one: make a Server for each loop "
+            "this server runs in another event loop: create a Server for each event loop "
             "(a worker process imports its own)"
         )
 
@@ -140,7 +140,7 @@ class AsgiApplication:
         if self._task is None:
             if self._life.is_running:
                 raise RuntimeError(
-                    "this server listens by itself (run(), start() and so on): either that, or asgi(), not both"
+                    "this server already listens by itself (run(), listening()): use either that or asgi()"
                 )
             self._loop = asyncio.get_running_loop()
             self._start = self._loop.create_future()

@@ -48,9 +48,9 @@ class Guard:
     def add(self, read_access: ReadAccess | None, tls: TLS | None) -> None:
         """Read the access again with each reload, and add a certificate; see `Server.guard`."""
         if read_access is not None and not self._is_of_configuration:
-            raise ValueError("this server has a token= or an authenticate= of its own")
+            raise ValueError("this server already has token= or authenticate=")
         if tls is not None and self.tls is not None:
-            raise ValueError("this server has a certificate (tls=) of its own")
+            raise ValueError("this server already has a certificate (tls=)")
         self._read_access = read_access
         self.tls = tls or self.tls
 

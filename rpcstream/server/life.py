@@ -139,7 +139,7 @@ class RunningServer:
             self.left_behind = {task for session in listener.sessions for task in session.running.tasks}
             if self.left_behind:
                 names = _methods_at_work(listener)
-                log.warning("left behind, since they did not end when they were cancelled: methods %s", names)
+                log.warning("abandoned, because they did not end when cancelled: methods %s", names)
         self.dispatcher.replies.log.flush()
         log.info("stopped")
 

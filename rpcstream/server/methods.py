@@ -79,9 +79,9 @@ class ServerMethods:
 
         The function itself is not changed.
 
-        A parameter `list[T]` is T for callers; an array is one row, and the rows are stacked. The function returns one
-        result for each item, or an exception in its place, which is raised at that item's caller. The `timeout` is
-        that of one call, waiting included.
+        For callers, a parameter `list[T]` is a T, and an array is one row; the rows are stacked. The function returns
+        one result for each item, or an exception, which is raised for that item's caller. The `timeout` of a call
+        includes waiting.
 
         Raises:
             RegistrationError: hints, a default or options do not fit; the text says which.

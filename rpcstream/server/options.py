@@ -136,17 +136,17 @@ def mcp_path(option: bool | str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Info:
-    """What a service says of itself in `rpc.discover`.
+    """The description of a service in `rpc.discover`.
 
     Attributes:
-        title: its name. None: "rpcstream server", or "rpcstream hub".
+        title: the name of the service. None: "rpcstream server", or "rpcstream hub".
         version: its version.
-        description: what it is for, as Markdown.
-        public_urls: where callers reach it: "https://example.org/rpc", "wss://example.org/rpc". Empty: where it
-            listens.
+        description: its purpose, in Markdown.
+        public_urls: where callers reach the service: "https://example.org/rpc", "wss://example.org/rpc". Empty: where
+            it listens.
 
     Raises:
-        ValueError, TypeError: one of the URLs is malformed.
+        ValueError, TypeError: a URL is malformed.
     """
 
     title: Annotated[str | None, TEXT] = None
@@ -160,18 +160,18 @@ class Info:
 
 @dataclass(frozen=True, kw_only=True)
 class Http:
-    """How a server answers HTTP and WebSocket.
+    """How a server answers HTTP and WebSockets.
 
     Attributes:
-        hosts: names of this server, besides those of loopback, that a request may have as its host: "example.org",
-            "*.example.org", or "*" for any.
-        origins: web pages that may call the server: "https://example.org", or "*" for any.
-        path: the paths for calls, by POST and WebSocket: "/rpc", or several, ["/", "/rpc"]; the query does not matter.
-            None: POST to "/", and WebSockets at any path.
-        notification_status: the status of the response to notifications: 200, or 204, which some clients expect.
+        hosts: names that requests may have in `Host`, besides loopback names: "example.org", "*.example.org", or "*"
+            for any name.
+        origins: origins of web pages that may call the server: "https://example.org", or "*" for any origin.
+        path: the path for calls by POST and WebSocket, "/rpc", or several: ["/", "/rpc"]. None: POST to "/", and
+            WebSockets at any path.
+        notification_status: the status of responses to notifications: 200, or 204, which some clients expect.
 
     Raises:
-        ValueError, TypeError: one of them is malformed.
+        ValueError, TypeError: an option is malformed.
     """
 
     hosts: Annotated[Iterable[str], TEXTS] = ()
@@ -187,16 +187,15 @@ class Http:
 
 @dataclass(frozen=True, kw_only=True)
 class Logs:
-    """What a server logs of calls.
+    """What a server logs about calls.
 
     Attributes:
         access_log: write a line for each call to the logger `rpcstream.access`: "text", or "json" for JSON lines.
-        log_slow_calls: seconds; a call that takes longer from its request to its reply is named in a warning. None:
-            none is.
-        slow_call: seconds; a handler that keeps the event loop for longer is named in a warning.
+        log_slow_calls: warn about calls that take more seconds than this from request to reply. None: no warnings.
+        slow_call: warn about handlers that block the event loop for more seconds than this.
 
     Raises:
-        ValueError: one of them makes no sense.
+        ValueError: an option is invalid.
     """
 
     access_log: Annotated[AccessLogFormat | None, choice("text", "json")] = None
@@ -220,43 +219,47 @@ class ServerOptions(TypedDict, total=False):
     """Options of `Server`. Times are in seconds.
 
     Attributes:
-        token: a token that callers must show before they can call anything; or several of which they show one, such as
-            the old and the new one. Read it from where secrets are kept.
-        authenticate: instead of a token, a function, sync or async, that is called with `Credentials` (a token, the
-            names of a certificate, the process at a Unix socket). It returns the identity of the caller, which handlers
-            get as `ctx.identity`, or None for a caller that is refused.
-        http: how it answers HTTP and WebSocket: hosts, origins, paths; see `Http`.
-        limits: limits of size, number and time; see `Limits`.
-        codec: encodes and decodes rich values; give one to register your own types or to choose how images are sent.
-        lifespan: called with the server; gives an async context manager that is entered before the first connection is
-            accepted and left after the last one is closed. Put what handlers need on `server.state`.
-        debug: log every message, and show callers the exceptions of handlers. Not for servers that others can reach.
-        threads: the largest number of handlers with `offload="thread"` that run at a time.
-        processes: the same for `offload="process"`.
-        delimiter: ends a message on the line stream.
-        binary: send and receive large payloads (arrays, images, bytes) as raw bytes, to and from clients that do so
-            too; on a Unix socket in shared memory. "copy": arrays that arrive in shared memory are copied, and so
-            writable. False: always as base64.
-        tls: the server's certificate; with it all connections are encrypted, without it none is.
-        trusted_proxies: networks of proxies that tell the addresses of clients, by the PROXY protocol,
-            `X-Forwarded-For`, or `Forwarded`: "10.0.0.0/8", a single address, or "unix" for Unix sockets. Such an
-            address is `ctx.address`, and stands in logs.
-        drain_timeout: seconds that calls in flight have to finish when the server stops.
-        drain_delay: seconds that a stopping server goes on as before, while `/readyz` says 503, so that a load balancer
-            sends no more connections to it.
-        event_queue: the number of events of one subscription that may wait for a connection that does not take them.
-        event_policy: what is dropped when that many wait: "drop_oldest", "drop_newest", or "disconnect" the subscriber.
-        tracing: make spans of the calls with OpenTelemetry: True, by the global provider, or a TracerProvider. The
-            extra `opentelemetry` is needed.
-        metrics: answer `/metrics` with counters and durations for Prometheus; a server with authentication shows them
-            to callers that are authenticated, with "public" to all.
-        logs: what is logged of calls: a line for each, warnings of slow ones; see `Logs`.
-        mcp: offer the methods as tools to agents, by the Model Context Protocol, to POST at "/mcp", or at another path
-            that is given here. One with `@server(mcp=False)` is left out.
-        javascript: answer `/rpcstream.js` with the JavaScript client, for web pages; without authentication, too.
-        docs: answer `/docs` with the explorer, a page on which people see and call the methods. The page itself is
-            shown without authentication, what it shows is not. None: no; but `rpcstream-server` shows it on loopback.
-        info: what the service says of itself in `rpc.discover`: title, version, description; see `Info`.
+        token: a secret that callers must send before they can call anything, or a list of accepted tokens, such as the
+            old and the new one.
+        authenticate: instead of a token, a sync or async function that takes `Credentials` (a token, the names of a
+            certificate, the process at a Unix socket). It returns the caller's identity, which handlers find in
+            `ctx.identity`, or None to refuse the caller.
+        http: how the server answers HTTP and WebSockets: hosts, origins, paths (an `Http`).
+        limits: limits on size, number and time (a `Limits`).
+        codec: encodes and decodes rich values. Pass a `Codec` to register your own types, or to choose how images are
+            sent.
+        lifespan: a function that takes the server and returns an async context manager. The server enters it before it
+            accepts connections, and exits it after the last connection is closed. Put what handlers need on
+            `server.state`.
+        debug: log every message, and send callers the exceptions of handlers. Never use it on servers that others can
+            reach.
+        threads: how many handlers with `offload="thread"` may run at the same time.
+        processes: how many handlers with `offload="process"` may run at the same time.
+        delimiter: the bytes that end a message on the line stream.
+        binary: send and receive large payloads (arrays, images, bytes) as raw bytes if the client supports it, and over
+            a Unix socket in shared memory. "copy": also copy arrays that arrive in shared memory, so that they are
+            writable. False: always use base64.
+        tls: the server's certificate (a `TLS`), with which all connections are encrypted. None: connections are not
+            encrypted.
+        trusted_proxies: networks of proxies that report the addresses of clients, by the PROXY protocol,
+            `X-Forwarded-For`, or `Forwarded`: "10.0.0.0/8", a single address, or "unix" for Unix sockets. `ctx.address`
+            and logs show the reported address.
+        drain_timeout: seconds that running calls have to finish when the server stops.
+        drain_delay: seconds that a stopping server continues as before while `/readyz` returns 503, so that a load
+            balancer sends no more connections to it.
+        event_queue: how many events of one subscription may wait while its connection is full.
+        event_policy: what happens when the queue is full: "drop_oldest", "drop_newest", or "disconnect" the subscriber.
+        tracing: create OpenTelemetry spans for calls: True for the global provider, or a TracerProvider. Needs the
+            extra `opentelemetry`.
+        metrics: answer `/metrics` with counters and durations for Prometheus. A server with authentication also
+            requires it here, except with "public".
+        logs: what the server logs about calls: a line for each call, and warnings about slow calls (a `Logs`).
+        mcp: offer the methods to agents as tools, over the Model Context Protocol, at "/mcp" or at the given path.
+            Methods with `@server(mcp=False)` are left out.
+        javascript: answer `/rpcstream.js` with the JavaScript client, without authentication.
+        docs: answer `/docs` with the explorer, a page to see and call the methods. The page is public, but its content
+            needs authentication if the server does. None: off; `rpcstream-server` serves it on loopback.
+        info: title, version and description of the service in `rpc.discover` (an `Info`).
     """
 
     token: Annotated[str | Iterable[str] | None, Option(None, Kind(str | list[str]), env=True)]
@@ -289,13 +292,13 @@ class ListenOptions(TypedDict, total=False):
     """Where a server listens.
 
     Attributes:
-        host: the name or address to listen at; "" for all.
-        port: the port; 0 for one that is free.
-        unix: the path of a Unix socket to listen at, instead of host and port.
-        unix_mode: the permissions of its file, such as 0o660; None: by the umask.
-        sockets: listen at these instead, which were bound before: stream sockets of TCP or Unix, such as those that
-            systemd passes (`rpcstream.systemd.take_sockets`). They stay the caller's: at the end they are not closed,
-            and connections that wait to be accepted are left to the next server. Empty: host and port.
+        host: the name or address to listen on; "" for all addresses.
+        port: the port; 0 for a free port.
+        unix: the path of a Unix socket to listen on, instead of host and port.
+        unix_mode: the permissions of this socket, such as 0o660; None: by the umask.
+        sockets: bound TCP or Unix stream sockets to listen on, instead of the options above, such as the sockets from
+            systemd (`rpcstream.systemd.take_sockets`). The server does not close them, and leaves connections that it
+            has not accepted to the next server. Empty: host and port.
     """
 
     host: Annotated[str, Option(DEFAULT_HOST, TEXT, env=True)]

@@ -1,4 +1,4 @@
-"""Runs a server as a program: in this process or in several, with signals, systemd, and an event loop that ends."""
+"""Runs a server as a program: in one process or in several, with signals and systemd."""
 
 from __future__ import annotations
 
@@ -363,7 +363,7 @@ def _end_tasks(
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         names = sorted({task_name(task) for task in left.difference(known())})
         if names:
-            log.warning("left behind, since they did not end when they were cancelled: %s", join_names(names))
+            log.warning("abandoned, because they did not end when cancelled: %s", join_names(names))
 
 
 def without_own_frames(trace: types.TracebackType | None) -> types.TracebackType | None:

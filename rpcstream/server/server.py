@@ -97,10 +97,10 @@ class Server(ServerMethods):
     >>> server.run()  # doctest: +SKIP
 
     Args:
-        options: see below; all of them are keywords.
+        options: the options below, by keyword.
 
     Raises:
-        ValueError: an option makes no sense.
+        ValueError: an option is invalid.
         TypeError: an option is unknown.
     """
 
@@ -183,7 +183,8 @@ class Server(ServerMethods):
 
     def _observe(self, metrics: Metrics) -> Observation:
         """Count and log calls, and add the page of the metrics."""
-        self.routes.show(METRICS, self._metrics_page if metrics else None, public=metrics == "public")
+        if metrics:
+            self.routes.show(METRICS, self._metrics_page, public=metrics == "public")
         return Observation(
             self.logs,
             metrics,
@@ -196,7 +197,8 @@ class Server(ServerMethods):
     def _add_pages(self, *, docs: bool | None, javascript: bool) -> None:
         """Add the pages of the server itself."""
         self._docs = docs
-        self.routes.show_javascript(javascript)
+        if javascript:
+            self.routes.show_javascript()
         if docs:
             self.routes.show_explorer(lambda: self.path)
 
@@ -295,23 +297,24 @@ class Server(ServerMethods):
     ) -> None:
         """Offer the methods as an instance of a service on NATS, too, whenever the server runs.
 
-        Any number of servers may join a service; each call goes to one of them, and events reach the subscribers of
-        all, and those on NATS. Clients call it by `Client("nats://host/service")`. Logins by credentials files and
-        nkeys need the extra `rpcstream[nats]`.
+        Any number of servers may join a service. Each call goes to one of them, and events reach the subscribers of all
+        servers and on NATS. Clients use the address "nats://host/service". Logins with credentials files and nkeys need
+        the extra `rpcstream[nats]`.
 
         Args:
-            url: one or more NATS servers: "nats://host:4222,other:4222", perhaps with the service behind a slash.
-            service: its name: letters, digits, "-" and "_".
-            login: who this server is for NATS; None: it needs none.
-            tls: whom to trust at NATS: as for `Client`. None: the authorities of the system, where NATS asks for TLS.
-            only: listen at no port.
-            trust_identity: tell `authenticate=` what NATS says of callers in other accounts, as `nats_user` and
-                `nats_account` of the credentials. Callers in this server's own account may claim any of that: only for
-                an account without any.
-            direct: where clients connect for messages over NATS's `max_payload`: "host:port" to listen at, and
-                "host:port=name:port" where they connect to another address; None: a free port of the address from
-                which this machine reaches NATS, unless NATS is encrypted and the server has no certificate; False:
-                nowhere, so that such messages are errors.
+            url: one or more NATS servers: "nats://host:4222,other:4222". The name of the service may follow after a
+                slash.
+            service: the name of the service: letters, digits, "-" and "_".
+            login: the login of this server at NATS; None: no login.
+            tls: whom to trust at NATS, as for `Client`. None: the authorities of the system, if NATS asks for TLS.
+            only: do not listen on a port.
+            trust_identity: pass what NATS says about callers in other accounts to `authenticate=`, as `nats_user` and
+                `nats_account` of the credentials. Callers in this server's own account can forge both, so there must
+                not be any.
+            direct: where clients connect for messages over NATS's `max_payload`: "host:port" to listen on, or
+                "host:port=name:port" if clients connect to another address. None: a free port at the address from which
+                this machine reaches NATS, unless NATS is encrypted and the server has no certificate. False: nowhere,
+                so that such messages are errors.
 
         Raises:
             ValueError: the address or the name is malformed, or there is no name; or nothing reads what is trusted.
@@ -319,7 +322,7 @@ class Server(ServerMethods):
         """
         self._life.check_stopped()
         if trust_identity and (self._guard.authenticator is None or not self._guard.authenticator.takes_shown):
-            raise ValueError("trust_identity= tells authenticate= who callers are, and this server has none")
+            raise ValueError("trust_identity= needs authenticate=, which gets the callers' names")
         self._share_events(
             self._nats.add(url, service, login, tls, self.limits, only=only, trusts=trust_identity, direct=direct)
         )
@@ -329,13 +332,12 @@ class Server(ServerMethods):
     def middleware(self, function: AnyMiddleware) -> AnyMiddleware:
         """Decorator: run an async function around every call: `async def limit(call, call_next)`.
 
-        It gets a `MethodCall`, and `call_next`, which goes on with it: `return await call_next(call)`. It may raise an
-        `RpcError` in place of that, change `call.arguments` before, and the result after it. The function that was
-        given first is outermost. It runs for calls whose method exists, may be called and takes these params; not for
-        methods `rpc.*`.
+        It gets a `MethodCall` and `call_next`, which runs the rest: `return await call_next(call)`. It may raise an
+        `RpcError` instead, change `call.arguments` before, and the result afterwards. The first registered function is
+        outermost. It runs for calls that would reach a handler, but not for `rpc.*` methods.
 
         Raises:
-            RegistrationError: it is no async function of two arguments.
+            RegistrationError: the function is not an async function with two parameters.
             RuntimeError: the server is running.
         """
         self._life.check_stopped()
@@ -364,7 +366,9 @@ class Server(ServerMethods):
 
     def _check_may_have_workers(self) -> None:
         if not self.MAY_HAVE_WORKERS:
-            raise ValueError("a hub is one process, since its clients must find each other: run it without workers")
+            raise ValueError(
+                "a hub must be one process, because its clients must find each other: run it without workers"
+            )
 
     def stats(self) -> dict[str, Any]:
         """The counters of this process: what `rpc.stats` returns where there is one only."""
@@ -378,7 +382,7 @@ class Server(ServerMethods):
         return name in self._registry
 
     def metrics_text(self) -> str:
-        """What `/metrics` answers, for programs that show it elsewhere. To be called in the server's event loop.
+        """The text of `/metrics`, for programs that show it elsewhere. Call it in the server's event loop.
 
         Raises:
             RuntimeError: the server has no `metrics`.
@@ -412,40 +416,39 @@ class Server(ServerMethods):
         on_listening: Callable[[str], None] | None = None,
         **options: Unpack[RunOptions],
     ) -> None:
-        """Serve until SIGINT or SIGTERM, or until `stop` is called: in this process, or in several. Blocks.
+        """Serve until SIGINT or SIGTERM, or until `stop` is called, in this process or in several. Blocks.
 
-        The first signal stops accepting, lets calls in flight finish for `drain_timeout` seconds, and closes; the
-        second one stops at once. Handlers that do not end when they are cancelled are left behind, with a warning that
-        names them; one that keeps the event loop beyond that time is ended as by the second signal. The loop's default
-        executor (`asyncio.to_thread`) has daemon threads, which are waited for as long as cancelled handlers are.
+        After the first signal, the server accepts no more connections, gives running calls `drain_timeout` seconds to
+        finish, and closes. A second signal ends it at once. Handlers that do not end when cancelled are abandoned, with
+        a warning that names them. A handler that blocks the event loop beyond that time is interrupted, as by a second
+        signal. The threads of `asyncio.to_thread` get as much time to end as cancelled handlers.
 
         SIGHUP reloads the certificate, the token of `rpcstream-server --token-file`, and the configuration of a hub.
 
-        With `workers` this process accepts the connections, and passes each to the worker with the fewest. Each worker
-        is a new interpreter that imports the module or script in which the server has its name. Workers share no
-        memory, such as `state`. Events and retained values reach the subscribers of all. SIGHUP starts new workers, and
-        ends the old ones when all of the new ones are ready.
+        With `workers`, this process accepts the connections, and passes each to the worker with the fewest connections.
+        Each worker is a new interpreter that imports the module or script that defines the server. Workers share no
+        memory, such as `state`. Events and retained events reach the subscribers of all workers. SIGHUP starts new
+        workers, and ends the old workers when all new ones are ready.
 
         Args:
             loop: "uvloop", "asyncio", or "auto": uvloop if it is installed.
-            on_listening: called once with the address, when connections are accepted; None: a line with the address is
-                printed to standard error.
-            options: see below.
+            on_listening: called once with the address, when the server accepts connections. None: print the address to
+                standard error.
+            options: the options below.
 
-        In a module that `rpcstream-server` loads, the options of that command come before these arguments. In a worker
-        process (`offload="process"`), which imports the module for its functions, this does nothing. Under systemd it
-        reports that the service is ready and that it stops, and gives the watchdog its signs of life; see
-        `rpcstream.systemd`.
+        In a module that `rpcstream-server` loads, the options of that command override these arguments. In a worker
+        process (`offload="process"`), which imports the module for its functions, `run` does nothing. Under systemd, it
+        reports when the service is ready and when it stops, and serves the watchdog; see `rpcstream.systemd`.
 
         Raises:
-            OSError: the address cannot be listened at; the text names it.
-            ValueError: one of the sockets cannot listen: it is for datagrams, not bound, or a connection; or an option
-                of workers makes no sense, the server has no name in a module, or it is a hub, which is one process.
-            RuntimeError: an event loop runs in this thread already, as in a notebook; or workers are wanted where there
-                can be none: on Windows, or outside the main thread.
-            SystemExit: the lifespan failed at the start: its error is printed, and the code is 1. A second signal came,
-                or a handler kept the event loop for too long after the first: the code is 128 and the signal's number.
-                With workers: a worker could not be started; the code is its exit status.
+            OSError: the server cannot listen on this address; the text names it.
+            ValueError: a socket cannot listen, because it is for datagrams, not bound, or a connection; or an option of
+                workers is invalid, the server has no name in a module, or it is a hub, which must be one process.
+            RuntimeError: an event loop already runs in this thread, as in a notebook; or workers cannot run here: on
+                Windows, or outside the main thread.
+            SystemExit: the lifespan failed at the start: its error is printed, and the code is 1. After a second
+                signal, or if a handler blocked the event loop for too long after the first: 128 plus the signal's
+                number. If a worker could not be started: its exit status.
         """
         check_names("run()", options, RUN_DEFAULTS)
         where: Any = {name: options.get(name, default) for name, default in LISTEN_DEFAULTS.items()}
@@ -463,9 +466,9 @@ class Server(ServerMethods):
     def run_mcp(self, *, loop: LoopName = "auto", pipe: StdioPipe | None = None) -> None:
         """Serve an agent on standard input and output, by the Model Context Protocol, until its host closes them.
 
-        For a program that the host of an agent starts. Blocks, as `run` does, and ends by a signal as well. Nothing
-        else gets to standard output meanwhile: what the program prints goes to standard error. On a server with
-        authentication the token in the variable RPCSTREAM_TOKEN says who the agent is.
+        For a program that the host of an agent starts. Blocks like `run`, and also ends with a signal. What the program
+        prints goes to standard error. If the server has authentication, the agent's token is in the variable
+        RPCSTREAM_TOKEN.
 
         Args:
             loop: as for `run`.
@@ -498,16 +501,16 @@ class Server(ServerMethods):
 
     @with_options(LISTEN_DEFAULTS, ListenOptions)
     def listening(self, **where: Unpack[ListenOptions]) -> AbstractAsyncContextManager[str]:
-        """Serve in the running event loop while the block runs; gives the address in the form that clients take.
+        """Serve in the running event loop while the block runs. Gives the address for clients.
 
-        Leaving the block stops the server as `stop` does, and waits until it has stopped. Signals are not handled.
-        Handlers that do not end when they are cancelled continue in that loop; a warning names them.
+        The end of the block stops the server like `stop`, and waits until it has stopped. Signals are not handled.
+        Handlers that do not end when cancelled continue in the loop, and a warning names them.
 
         Args:
-            where: see below.
+            where: the options below.
 
         Raises:
-            OSError: the address cannot be listened at; the text names it.
+            OSError: the server cannot listen on this address; the text names it.
             ValueError: one of the sockets cannot listen.
             RuntimeError: the server is running already.
         """
@@ -545,13 +548,13 @@ class Server(ServerMethods):
     def stop(self) -> None:
         """Stop a running server as SIGTERM does: no new requests, and `drain_timeout` seconds for calls in flight.
 
-        Returns at once. `run` returns when the server has stopped; the block of `listening` continues. To be called in
-        the server's event loop. Does nothing when the server is not running, or stopping.
+        Returns at once. `run` returns when the server has stopped; the block of `listening` continues. Call it in the
+        server's event loop. Does nothing if the server is not running, or is already stopping.
         """
         self._life.stop()
 
     def abort(self) -> None:
-        """End a running server at once: connections are closed, handlers cancelled. To be called as `stop` is."""
+        """End a running server at once: close connections and cancel handlers. Call it like `stop`."""
         self._life.abort()
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import importlib
 import os
 import socket
@@ -21,7 +22,7 @@ from ..supervisor.channel import Channel, Message, read_message, write_message
 from ..supervisor.events import KINDS as EVENT_KINDS
 from ..supervisor.events import EventRelay
 from ..text import get_logger
-from ..transports.accept import PAUSE, SHORT_PAUSE, ConnectionSetup
+from ..transports.accept import ConnectionSetup
 from ..transports.listen import Listener
 from .life import ServerLife
 from .program import replace_run, without_own_frames
@@ -76,7 +77,6 @@ class WorkerLink:
         self._received = 0
         self._will_report = self._is_told = self._has_left = False
         self._wear_timer: asyncio.TimerHandle | None = None
-        self._resume_timer: asyncio.TimerHandle | None = None
         #: The last question to the supervisor for the counters of all workers.
         self._question: asyncio.Task[dict[str, Any]] | None = None
         #: Done when the supervisor knows that it must send no more connections.
@@ -103,13 +103,7 @@ class WorkerLink:
             raise ValueError("sockets= cannot be given to a worker: its supervisor accepts the connections")
         self._listener = listener
         listener.connections.on_closed = self._report_soon
-        self._channel = channel = Channel(
-            self._sock,
-            self._on_message,
-            self._on_end,
-            on_room=self.relay.on_room,
-            may_receive=self._has_room_for_descriptor,
-        )
+        self._channel = channel = Channel(self._sock, self._on_message, self._on_end, on_room=self.relay.on_room)
         channel.start()
         self._has_channel.set()
         if where is not None and where["unix"] is not None:
@@ -175,9 +169,8 @@ class WorkerLink:
                 break
         self._has_left = True
         self._left = channel.ask({"type": "leaving", "is_own": not (self._is_told or self._life.signals)})
-        for timer in (self._wear_timer, self._resume_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._wear_timer is not None:
+            self._wear_timer.cancel()
 
     async def wait(self) -> None:
         if self._left is not None:
@@ -204,8 +197,9 @@ class WorkerLink:
             self._channel.answer(message, {"counters": self._counted()})
 
     def _take(self, message: Message, descriptor: int | None) -> None:
+        assert self._listener is not None
         if descriptor is None or descriptor < 0:
-            log.error("a connection was lost: this process has no room for its descriptor")
+            self._listener.connections.make_room(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
             self._report_soon()
             return
         try:
@@ -215,7 +209,6 @@ class WorkerLink:
             os.close(descriptor)
             self._report_soon()
             return
-        assert self._listener is not None
         host = message["host"]
         if host not in self._setups:
             self._setups[host] = self._listener.setup(host)
@@ -246,19 +239,6 @@ class WorkerLink:
         self._will_report = False
         if self._listener is not None:
             self._send({"type": "open", "open": self._listener.open_count, "received": self._received})
-
-    def _has_room_for_descriptor(self) -> bool:
-        """Whether this process may have one more descriptor; if not, connections wait in the channel for a while."""
-        try:
-            os.close(os.dup(self._sock.fileno()))
-        except OSError as error:
-            if self._channel is None or self._listener is None:
-                return True
-            self._channel.pause()
-            pause = SHORT_PAUSE if self._listener.connections.make_room(error) else PAUSE
-            self._resume_timer = asyncio.get_running_loop().call_later(pause, self._channel.start)
-            return False
-        return True
 
     def _check_wear(self, limit: int) -> None:
         """Ask to be replaced once this many requests are answered."""

@@ -1,7 +1,6 @@
-"""Typed clients: Python and TypeScript types of the methods of a server, out of its OpenRPC document.
+"""Typed clients: Python and TypeScript types of a server's methods, made from its OpenRPC document.
 
-Owns the languages there are. The text depends on the document alone: the same document gives the same bytes. Pure;
-imported when types are asked for.
+The same document always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ def stubs(document: Any, language: str) -> str:
     from ..openrpc.document import read_document
 
     if language == "python":
-        from .python import write_python
+        from .python import PythonModule
 
-        return write_python(read_document(document))
+        return PythonModule(read_document(document)).text()
     if language == "typescript":
-        from .typescript import write_typescript
+        from .typescript import TypeScriptModule
 
-        return write_typescript(read_document(document))
+        return TypeScriptModule(read_document(document)).text()
     raise ValueError(f"no types are written in {language!r}, only in {', '.join(LANGUAGES)}")

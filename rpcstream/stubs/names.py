@@ -1,4 +1,4 @@
-"""What the writers of all languages share: documentation, and names that do not collide."""
+"""Documentation and unique names, shared by the writers of all languages."""
 
 from __future__ import annotations
 
@@ -7,8 +7,20 @@ import re
 from collections.abc import Callable, Mapping
 
 from ..codec.schema import shortened_text
-from ..openrpc.methods import Api, Method
-from ..openrpc.types import Array, DocumentError, Map, NamedType, Plain, Record, Reference, Rich, Tuple, parts
+from ..openrpc.types import (
+    Api,
+    Array,
+    DocumentError,
+    Map,
+    Method,
+    NamedType,
+    Plain,
+    Record,
+    Reference,
+    Rich,
+    Tuple,
+    parts,
+)
 
 #: Characters of a module.
 MAX_SIZE = 64 * 1024 * 1024

@@ -1,7 +1,6 @@
 """Writes types for the JavaScript client: an interface `Api`, for `new Client<Api>(url)`.
 
-Owns the layout of that module, and how every text of a document becomes a literal, a name or a comment that cannot be
-anything else.
+Text of a document only becomes literals, names or comments, never other code.
 """
 
 from __future__ import annotations
@@ -10,12 +9,15 @@ import json
 import re
 from collections.abc import Iterable
 
-from ..openrpc.methods import RESERVED_PREFIX, Api, Method, Parameter
 from ..openrpc.types import (
+    RESERVED_PREFIX,
+    Api,
     Array,
     Map,
+    Method,
     NamedType,
     Node,
+    Parameter,
     Plain,
     Record,
     Reference,
@@ -72,11 +74,6 @@ _NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 _WIDTH = 110
 
 
-def write_typescript(api: Api) -> str:
-    """The module. Raises DocumentError if it would be larger than `MAX_SIZE`."""
-    return _Module(api).text()
-
-
 def quoted(text: str) -> str:
     """Any text as a literal."""
     return visible(json.dumps(text, ensure_ascii=False))
@@ -90,17 +87,19 @@ def comment(lines: Iterable[str], indent: str = "") -> list[str]:
     return [f"{indent}/**", *(f"{indent} * {line}".rstrip() for line in found), f"{indent} */"]
 
 
-class _Module:
+class TypeScriptModule:
+    """The module with the types of one document."""
+
     def __init__(self, api: Api) -> None:
         self._api = api
         self._named = NamedTypes(api, _RESERVED, frozenset(("int",)))
         self._used: set[str] = set()
 
     def text(self) -> str:
+        """The text of the module. Raises DocumentError if it would be larger than `MAX_SIZE`."""
         own = [method for method in self._api.methods if not method.name.startswith(RESERVED_PREFIX)]
         methods = [line for method in own for line in self._named.count(self._method(method))]
         types = self._named.definitions(self._write_named)
-        title = " ".join(filter(None, (self._api.title, self._api.version))) or "a server"
         imports = [f'import type {{ {", ".join(sorted(self._used))} }} from "{PACKAGE}";'] if self._used else []
         return "\n".join(
             [
@@ -109,7 +108,7 @@ class _Module:
                 *imports,
                 *types,
                 "",
-                *comment([f"The methods of {title}: `new Client<Api>(url)` is a client that knows them."]),
+                *comment([f"The methods of {self._api.label}: `new Client<Api>(url)` is a client that knows them."]),
                 "export interface Api {",
                 *methods,
                 "}",

@@ -5,17 +5,17 @@ While no worker runs, connections wait in the queue of the system.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import count
 from typing import Any
 
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
-from ..transports.accept import BURST, OF_ONE_CONNECTION, PAUSE, BoundAddress, listen_at
+from ..transports.accept import BoundAddress, ListeningSocket, listen_at
 from ..transports.open_connections import MAX_REFUSED
 from .process import WorkerProcess
 
@@ -40,18 +40,17 @@ class SharedAcceptor:
     """
 
     def __init__(self, workers: Callable[[], Iterable[WorkerProcess]], total: Callable[[], int]) -> None:
-        self._loop = asyncio.get_running_loop()
         self._workers = workers
         self._total = total
         self.max_connections = 0  # until a worker has told
         self.bound: list[BoundAddress] = []
         self.pauses = 0
+        self._sockets: list[tuple[BoundAddress, ListeningSocket]] = []
         #: Numbers the connections, for `WorkerProcess.last_given`.
         self._turns = count(1)
         #: Connections that a worker gave back when no other one ran; they go first.
         self._given_back: deque[tuple[int, str | None, bool]] = deque()
         self._shortages = LimitedLog(log, each=1)
-        self._pause: asyncio.TimerHandle | None = None
         self._is_started = self._is_reading = False
 
     @property
@@ -73,7 +72,13 @@ class SharedAcceptor:
         Raises:
             OSError, ValueError: as `listen_at`.
         """
-        self.bound += await listen_at(**where)
+        bound = await listen_at(**where)
+        self.bound += bound
+        self._sockets += [
+            (each, ListeningSocket(sock, partial(self._take, each.host), self._has_no_room))
+            for each in bound
+            for sock in each.sockets
+        ]
 
     def start(self) -> None:
         """Accept connections from now on, while there are workers for them."""
@@ -85,17 +90,17 @@ class SharedAcceptor:
 
         At sockets that others have bound, waiting connections are left for the next program.
         """
-        if self._is_started:
-            for bound in self.bound:
-                for sock in () if bound.is_shared else bound.sockets:
-                    self._accept(sock, bound.host)
+        for bound, listening in self._sockets:
+            if listening.is_reading and not bound.is_shared:
+                listening.accept()
         self._is_started = False
         self.refresh()
+        for _, listening in self._sockets:
+            listening.close()
+        self._sockets.clear()
         while self._given_back:
             os.close(self._given_back.popleft()[0])
         for bound in self.bound:
-            for sock in bound.sockets:
-                sock.close()
             bound.remove_file()
         self.bound.clear()
 
@@ -104,16 +109,11 @@ class SharedAcceptor:
         while self._given_back and self._choose() is not None:
             descriptor, host, is_over = self._given_back.popleft()
             self.give(descriptor, host, is_over=is_over)
-        should_read = self._is_started and self._pause is None and self._may_accept()
-        if should_read == self._is_reading:
-            return
-        self._is_reading = should_read
-        for bound in self.bound:
-            for sock in bound.sockets:
-                if should_read:
-                    self._loop.add_reader(sock.fileno(), self._accept, sock, bound.host)
-                else:
-                    self._loop.remove_reader(sock.fileno())
+        should_read = self._is_started and self._may_accept()
+        if should_read != self._is_reading:
+            self._is_reading = should_read
+            for _, listening in self._sockets:
+                listening.reads(should_read)
 
     def give(self, descriptor: int, host: str | None, *, is_over: bool) -> None:
         """Give a connection to the worker that has the fewest, or keep it until there is one."""
@@ -132,25 +132,12 @@ class SharedAcceptor:
         # Connections over the limit are told so, one after the other.
         return self._total() <= self.max_connections + MAX_REFUSED and self._choose() is not None
 
-    def _accept(self, sock: socket.socket, host: str | None) -> None:
-        for _ in range(BURST):
-            if not self._may_accept():
-                break
-            try:
-                conn, _ = sock.accept()
-            except (BlockingIOError, InterruptedError):
-                break
-            except OSError as error:
-                if error.errno in OF_ONE_CONNECTION:
-                    continue
-                self.pauses += 1
-                text = "no connection can be accepted for now: %s; those that are open are served"
-                self._shortages.warning(None, text, error.strerror or error)
-                self._pause = self._loop.call_later(PAUSE, self._resume)
-                break
-            self.give(conn.detach(), host, is_over=self._total() >= self.max_connections)
+    def _take(self, host: str | None, conn: socket.socket, address: Any) -> None:
+        self.give(conn.detach(), host, is_over=self._total() >= self.max_connections)
         self.refresh()
 
-    def _resume(self) -> None:
-        self._pause = None
-        self.refresh()
+    def _has_no_room(self, error: OSError) -> bool:
+        self.pauses += 1
+        text = "no connection can be accepted for now: %s; those that are open are served"
+        self._shortages.warning(None, text, error.strerror or error)
+        return False

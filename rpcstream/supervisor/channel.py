@@ -48,7 +48,6 @@ class Channel:
             none. -1: it was lost because this process had no room for it.
         on_end: called once, when the other end has closed its socket, or its process has ended.
         on_room: called when all waiting messages have been sent.
-        may_receive: called before each read; False: nothing is read until `start` is called again.
     """
 
     def __init__(
@@ -57,14 +56,12 @@ class Channel:
         on_message: Callable[[Message, int | None], object],
         on_end: Callable[[], object],
         on_room: Callable[[], object] = lambda: None,
-        may_receive: Callable[[], bool] = lambda: True,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._on_message = on_message
         self._on_end = on_end
         self._on_room = on_room
-        self._may_receive = may_receive
         self._received = bytearray()
         self._descriptors: deque[int] = deque()
         #: Messages that the system has not taken: bytes, the descriptor that goes with the first one, and the message.
@@ -87,11 +84,6 @@ class Channel:
         if self.is_open and not self._has_ended:
             self._sock.setblocking(False)
             self._loop.add_reader(self._sock.fileno(), self.receive)
-
-    def pause(self) -> None:
-        """Receive nothing until `start` is called."""
-        if self.is_open:
-            self._loop.remove_reader(self._sock.fileno())
 
     def end(self) -> None:
         """Close the sending half; messages from the other end are still received."""
@@ -205,7 +197,7 @@ class Channel:
         Called by the event loop. Call it as well to read the last messages of a process that has ended.
         """
         for _ in range(_BURST):
-            if not self.is_open or self._has_ended or not self._may_receive():
+            if not self.is_open or self._has_ended:
                 return False
             try:
                 data, descriptors, flags, _ = socket.recv_fds(self._sock, _READ, 4, _FLAGS)

@@ -98,7 +98,7 @@ class EventLink:
             if is_kept and len(self._late) < LATE_MAX:
                 self._late[topic] = None
             elif is_kept:
-                log.warning("a retained value is not the same in all workers: they are too slow for so many")
+                log.warning("too many retained events: workers may have different values")
             return False
         if is_kept:
             self._late.pop(topic, None)

@@ -314,10 +314,10 @@ class Supervisor:
         except StartFailed as failed:
             self._failed_reloads += 1
             self._notifier.ready(f"Reload failed; {self._status}")
-            log.error("reload failed: a new worker %s. Those before go on", describe_status(failed.status))
+            log.error("reload failed: a new worker %s. The old workers continue", describe_status(failed.status))
         else:
             self._notifier.ready(self._status)
-            log.info("reload: the new workers serve")
+            log.info("reload: the new workers have taken over")
 
     async def _keep(self, place: Place) -> None:
         """Keep a worker at a place: start another one whenever it has ended or must be replaced."""

@@ -1,1 +1,1 @@
-"""Bytes and connections. Hands whole messages to a peer; knows no method and no rich type."""
+"""Connections: sockets, protocol detection, and the protocols that carry messages."""

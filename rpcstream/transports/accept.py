@@ -149,50 +149,42 @@ def _peer_of(conn: socket.socket) -> Any:
         return ("", 0)
 
 
-class Acceptor:
-    """Accepts connections from one listening socket, from `start` to `stop`.
+class ListeningSocket:
+    """Accepts connections from one listening socket while it is told to.
 
     Args:
         sock: does not block; this object closes it.
-        setup: sets the connections up.
-        keeps_waiting: others go on listening at this socket, such as the next process: `stop` leaves those connections
-            to them that wait in the system's queue.
+        take: called with each connection and the address of its peer.
+        make_room: called with the error when the system gives no connection; returns whether some were closed for it.
     """
 
-    def __init__(self, sock: socket.socket, setup: ConnectionSetup, *, keeps_waiting: bool = False) -> None:
+    def __init__(
+        self, sock: socket.socket, take: Callable[[socket.socket, Any], object], make_room: Callable[[OSError], bool]
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
-        self._keeps_waiting = keeps_waiting
-        self._setup = setup
-        self._is_started = False
+        self._take = take
+        self._make_room = make_room
+        self._reads = False
         self._pause: asyncio.TimerHandle | None = None
-        #: Accepts in place of this object where the loop cannot watch a socket (Windows).
-        self._server: asyncio.Server | None = None
 
-    async def start(self) -> None:
-        self._is_started = True
-        try:
-            self._loop.add_reader(self._sock.fileno(), self._accept)
-        except NotImplementedError:
-            self._server = await self._setup.serve(self._sock)
+    @property
+    def is_reading(self) -> bool:
+        """Whether connections are accepted as they come."""
+        return self._reads and self._pause is None
 
-    def stop(self) -> None:
-        """Stop accepting. What waits in the system's queue is set up (see `wait`), unless it is left to others."""
+    def reads(self, wanted: bool) -> None:
+        """Accept connections from now on, or no more; then they wait in the system's queue."""
+        self._reads = wanted
         if self._pause is not None:
-            self._pause.cancel()
-        if self._server is not None:
-            self._server.close()
-        elif self._sock.fileno() >= 0:
-            if self._is_started and self._pause is None and not self._keeps_waiting:
-                self._accept()  # those that wait would be reset, and their clients not know why
+            return
+        if wanted:
+            self._loop.add_reader(self._sock.fileno(), self.accept)
+        else:
             self._loop.remove_reader(self._sock.fileno())
-        self._sock.close()
 
-    async def wait(self) -> None:
-        """Wait until each accepted connection has its protocol, or has failed."""
-        await self._setup.wait()
-
-    def _accept(self) -> None:
+    def accept(self) -> None:
+        """Accept some of the connections that wait."""
         for _ in range(BURST):
             try:
                 conn, address = self._sock.accept()
@@ -202,14 +194,63 @@ class Acceptor:
                 if error.errno in OF_ONE_CONNECTION:
                     continue
                 self._loop.remove_reader(self._sock.fileno())
-                pause = SHORT_PAUSE if self._setup.connections.make_room(error) else PAUSE
+                pause = SHORT_PAUSE if self._make_room(error) else PAUSE
                 self._pause = self._loop.call_later(pause, self._resume)
                 return
-            self._setup.begin(conn, address)
+            self._take(conn, address)
+            if not self._reads:
+                return
 
     def _resume(self) -> None:
         self._pause = None
-        self._loop.add_reader(self._sock.fileno(), self._accept)
+        self.reads(self._reads)
+
+    def close(self) -> None:
+        """Close the socket. Connections that wait in the system's queue are reset, and their clients not told why."""
+        if self._pause is not None:
+            self._pause.cancel()
+        if self._sock.fileno() >= 0:
+            self._loop.remove_reader(self._sock.fileno())
+        self._sock.close()
+
+
+class Acceptor:
+    """Accepts connections from one listening socket and sets them up, from `start` to `stop`.
+
+    Args:
+        sock: does not block; this object closes it.
+        setup: sets the connections up.
+        keeps_waiting: others go on listening at this socket, such as the next process: `stop` leaves those connections
+            to them that wait in the system's queue.
+    """
+
+    def __init__(self, sock: socket.socket, setup: ConnectionSetup, *, keeps_waiting: bool = False) -> None:
+        self._sock = sock
+        self._listening = ListeningSocket(sock, setup.begin, setup.connections.make_room)
+        self._keeps_waiting = keeps_waiting
+        self._setup = setup
+        #: Accepts in place of this object where the loop cannot watch a socket (Windows).
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        try:
+            self._listening.reads(True)
+        except NotImplementedError:
+            self._server = await self._setup.serve(self._sock)
+
+    def stop(self) -> None:
+        """Stop accepting. What waits in the system's queue is set up (see `wait`), unless it is left to others."""
+        if self._server is not None:
+            self._server.close()
+            self._sock.close()
+        else:
+            if self._listening.is_reading and not self._keeps_waiting:
+                self._listening.accept()
+            self._listening.close()
+
+    async def wait(self) -> None:
+        """Wait until each accepted connection has its protocol, or has failed."""
+        await self._setup.wait()
 
 
 # -- sockets ----------------------------------------------------------------------------------------------------------

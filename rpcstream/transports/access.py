@@ -1,7 +1,7 @@
-"""Rules for which HTTP requests are answered: by the header Host, and by the origin of the web page that sends them.
+"""Which HTTP requests a server answers, by the `Host` header and the `Origin` of the web page.
 
-Owns the protection of a server against pages in the browsers of its users: a page may call only if its origin is
-allowed (CORS, and WebSockets alike), and only names of the server are accepted as Host (against DNS rebinding). Pure.
+This protects a server from pages in its users' browsers: only allowed origins may call it (CORS and WebSockets), and
+only the server's own names are accepted as `Host` (against DNS rebinding).
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Connections of any protocol: what the listener asks of them, their time limits, and their base with a transport.
-
-Owns what the line stream, WebSocket and HTTP share: pausing and resuming, writing without copies, how much the peer may
-leave unread, why the connection ended, and closing at once. Knows neither messages nor how bytes are cut into them.
-"""
+"""The base of connections of every protocol: writing without copies, pausing, time limits, and closing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an HTTP request goes, by its head: to a call, with its body, to a page, a WebSocket, or a refusal."""
+"""Where an HTTP request goes: to a call, a page, a WebSocket, or a refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The addresses that a server listens at, and the protocol (by its first bytes) and session of each connection."""
+"""Where a server listens, and the protocol and session of each connection."""
 
 from __future__ import annotations
 

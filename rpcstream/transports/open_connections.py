@@ -1,4 +1,4 @@
-"""The open connections of a server: how many there may be, which give way to others, and their time limits."""
+"""The open connections of a server: their number, their time limits, and which are closed to make room."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class OpenConnections:
         self._counters.accept_pauses += 1
         self._shortages.warning(
             None,
-            "no connection can be accepted for now: %s; those that are open are served (is `ulimit -n` too low?)",
+            "cannot accept connections at present: %s. Open connections are served. Is `ulimit -n` too low?",
             error.strerror or error,
         )
         return sum(self._give_way("there are no more descriptors") for _ in range(GIVE_WAY)) > 0

@@ -1,9 +1,8 @@
-"""A transport in front of one that copies what it is given: long messages are handed over in parts.
+"""A transport that hands long messages to another transport in parts.
 
-Owns the bytes that wait until that transport takes more. TLS encrypts all that it is given into buffers of its own at
-once, and asyncio without TLS (Python 3.11, Windows) copies what the system does not take: a message for many slow
-readers would be in memory as often as there are readers. Here references to it wait. Knows neither messages nor the
-protocol.
+TLS encrypts everything it gets into its own buffers at once, and asyncio without TLS (Python 3.11, Windows) copies what
+the system does not take. So a message for many slow readers would be in memory once for each reader. Here, references
+to the message wait.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who the client behind a proxy is: the PROXY protocol (versions 1 and 2), `X-Forwarded-For`, and `Forwarded`."""
+"""The address of the client behind a proxy: the PROXY protocol (versions 1, 2), `X-Forwarded-For`, and `Forwarded`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The line stream: a connection that carries JSON messages with a delimiter (wire page, "Line stream").
 
-Owns the bytes of one connection, in both directions. Passes whole messages to its session and writes those that the
-session sends; knows neither methods nor what a message means. Binary frames stand among the lines: while they come, a
-buffered protocol receives their payloads straight into the memory that they stay in.
+Binary frames arrive between the lines. A buffered protocol receives their payloads directly into the memory in which
+they stay.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""A WebSocket after its opening handshake: each of its messages is a JSON message, or a binary frame.
-
-Owns the bytes of one connection, in both directions, and its closing handshake. Passes whole messages to its session
-and writes those that the session sends; knows neither methods nor what a message means, nor the opening handshake.
-"""
+"""A WebSocket after its opening handshake. Each of its messages is a JSON message or a binary frame."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ export class Complex {
 
 /**
  * An image that has come: a Blob of its file. One that came as raw pixels is made a PNG file where PNG has its mode (1, L,
- * LA, RGB, RGBA, I;16), and else has the type "application/octet-stream".
+ * LA, RGB, RGBA, I;16) and `maxPngPixels` allows it, and else has the type "application/octet-stream".
  */
 export class RpcImage extends Blob {
   private constructor()
@@ -78,7 +78,12 @@ export class RpcImage extends Blob {
   readonly pixels?: Uint8Array
   /** Of a file: its bytes. */
   readonly file?: Uint8Array
+  /** The PNG file of raw pixels, made in slices. Rejects with TypeError for files, and for modes that PNG has not. */
+  toPng(): Promise<Blob>
 }
+
+/** Run a generator to its end in slices of 12 ms, between which a page answers to its user; gives what it returns. */
+export function inSlices<T>(work: Generator<unknown, T>): Promise<T>
 
 /** What an image arrives as. */
 export type ImageResult = RpcImage
@@ -146,13 +151,18 @@ export interface Limits {
   maxBatch?: number
   /** Calls of the server's that run here, and streams among their arguments. 1024. */
   maxCalls?: number
+  /** Raw images with more pixels are not made a PNG file when they arrive; `toPng()` makes it. Default: no limit. */
+  maxPngPixels?: number
 }
 
 export interface ClientOptions {
   /** Authenticates the client; or a function that gives the token for each connection. */
   token?: string | (() => string | undefined | Promise<string | undefined>)
-  /** Whether large payloads travel as bytes where the server reads these. Default true; false: always base64. */
-  binary?: boolean
+  /**
+   * Whether large payloads travel as bytes where the server reads these. Default true: the first one travels as base64,
+   * and the server is asked then. "first": it is asked before the first call. false: always base64.
+   */
+  binary?: boolean | "first"
   /** What the server may call: handlers by name, or a function that gives the handler of a name. */
   methods?: Record<string, Handler> | ((method: string) => Handler | undefined)
   /** Keep the connection: made again when it is lost, with pauses that grow. Default false: made by the next call. */

@@ -224,52 +224,99 @@ function arrayOf({ dtype, shape }, bytes) {
   return new NdArray(wire, shape, new type(own.buffer, own.byteOffset, own.length / unit))
 }
 
-/** An image: a Blob of its file. Of raw pixels a PNG file, where PNG has their mode. */
+/** An image: a Blob of its file. Of raw pixels a PNG file, where PNG has their mode and they are not too many. */
 export class RpcImage extends Blob {
-  constructor(format, bytes, mode, size) {
+  constructor(format, bytes, mode, size, maxPngPixels = Infinity) {
     const isRaw = format === "raw"
-    const png = isRaw ? pngOf(mode, size, bytes) : undefined
-    const type = png ? "image/png" : isRaw ? "application/octet-stream" : `image/${format}`
-    super(png ?? [bytes], { type })
+    const isPng = isRaw && hasPng(mode, size, bytes) && product(size) <= maxPngPixels
+    const type = isPng ? "image/png" : isRaw ? "application/octet-stream" : `image/${format}`
+    super(isPng ? atOnce(pngOf(mode, size, bytes)) : [bytes], { type })
     const more = isRaw ? { mode, width: size[0], height: size[1], pixels: bytes } : { file: bytes }
     Object.assign(this, { format, ...more })
+  }
+
+  /** The PNG file of raw pixels, made in slices. */
+  async toPng() {
+    const { mode, width, height, pixels, type } = this
+    if (type === "image/png") return this
+    if (!pixels || !hasPng(mode, [width, height], pixels)) throw new TypeError(`no PNG file of ${mode ?? type}`)
+    return new Blob(await inSlices(pngOf(mode, [width, height], pixels)), { type: "image/png" })
+  }
+}
+
+const SLICE = 12 // ms
+
+/** Run a generator to its end in slices, between which a page answers to its user; gives what it returns. */
+export async function inSlices(work) {
+  for (;;) {
+    const end = performance.now() + SLICE
+    do {
+      const { value, done } = work.next()
+      if (done) return value
+    } while (performance.now() < end)
+    await sleep(0)
+  }
+}
+
+/** Run a generator to its end; gives what it returns. */
+function atOnce(work) {
+  for (;;) {
+    const { value, done } = work.next()
+    if (done) return value
   }
 }
 
 const PNG_MODES = { 1: [1, 0, 1], L: [8, 0, 8], LA: [8, 4, 16], RGB: [8, 2, 24], RGBA: [8, 6, 32], "I;16": [16, 0, 16] }
 const word = (number) => [number >>> 24, number >>> 16, number >>> 8, number] // of 32 bits, for a Uint8Array
 
-/** The parts of an uncompressed PNG file (RFC 1950, 1951, 2083) of pixels; undefined for a mode that PNG has not. */
-function pngOf(mode, size, pixels) {
+/** Whether pixels can be a PNG file. Throws TypeError where they are not of their size. */
+function hasPng(mode, size, pixels) {
   const [width, height] = Array.isArray(size) ? size : []
   if (![width, height].every((side) => Number.isInteger(side) && side >= 0 && side < 2 ** 31))
     throw new TypeError("the size of an image is [width, height]")
-  if (!Object.hasOwn(PNG_MODES, mode)) return undefined
-  const [depth, color, bits] = PNG_MODES[mode]
-  const row = Math.ceil((width * bits) / 8)
-  if (row * height !== pixels.length) throw new TypeError(`the pixels of ${mode} [${size}] have another size`)
-  if (!pixels.length) return undefined
-  const source = depth === 16 ? swapped(pixels, 2) : pixels
+  if (!Object.hasOwn(PNG_MODES, mode)) return false
+  if (rowSize(mode, width) * height !== pixels.length)
+    throw new TypeError(`the pixels of ${mode} [${size}] have another size`)
+  return pixels.length > 0
+}
+
+const rowSize = (mode, width) => Math.ceil((width * PNG_MODES[mode][2]) / 8)
+
+/** Work for `inSlices`: the parts of an uncompressed PNG file (RFC 1950, 1951, 2083) of pixels. */
+function* pngOf(mode, [width, height], pixels) {
+  const [depth, color] = PNG_MODES[mode]
+  const row = rowSize(mode, width)
   const lines = new Uint8Array((row + 1) * height) // each with its filter, which is none
-  for (let y = 0; y < height; y++) lines.set(source.subarray(y * row, (y + 1) * row), y * (row + 1) + 1)
+  for (let y = 0; y < height; y++) {
+    const line = pixels.subarray(y * row, (y + 1) * row)
+    lines.set(depth === 16 ? swapped(line, 2) : line, y * (row + 1) + 1)
+    yield
+  }
   const data = [[0x78, 1]]
+  let [low, high] = [1, 0]
   for (let at = 0; at < lines.length; at += 65535) {
     const block = lines.subarray(at, at + 65535)
     const length = block.length
     data.push([+(at + length === lines.length), length, length >> 8, ~length, ~length >> 8], block)
+    for (let i = 0; i < length; low %= 65521, high %= 65521)
+      for (const end = Math.min(i + 3800, length); i < end; i++) high += low += block[i]
+    yield
   }
-  let [low, high] = [1, 0]
-  for (let i = 0; i < lines.length; low %= 65521, high %= 65521)
-    for (const end = Math.min(i + 3800, lines.length); i < end; i++) high += low += lines[i]
   data.push([high >> 8, high, low >> 8, low])
-  const chunk = (name, parts) => {
-    const whole = [[...name].map((letter) => letter.charCodeAt()), ...parts].map(asBytes)
-    const length = whole.reduce((sum, each) => sum + each.length, -4)
-    return [word(length), ...whole, word(~whole.reduce(crc32, -1))]
+  const head = yield* chunk("IHDR", [[...word(width), ...word(height), depth, color, 0, 0, 0]])
+  const rest = [...(yield* chunk("IDAT", data)), ...(yield* chunk("IEND", []))]
+  return [[0x89, 0x50, 0x4e, 0x47, 13, 10, 26, 10], ...head, ...rest].map(asBytes)
+}
+
+function* chunk(name, parts) {
+  const whole = [[...name].map((letter) => letter.charCodeAt()), ...parts].map(asBytes)
+  const length = whole.reduce((sum, each) => sum + each.length, -4)
+  let crc = -1
+  for (const each of whole) {
+    crc = crc32(crc, each)
+    yield
   }
-  const head = chunk("IHDR", [[...word(width), ...word(height), depth, color, 0, 0, 0]])
-  const file = [[0x89, 0x50, 0x4e, 0x47, 13, 10, 26, 10], ...head, ...chunk("IDAT", data), ...chunk("IEND", [])]
-  return file.map(asBytes)
+  return [word(length), ...whole, word(~crc)]
 }
 
 /** A list as bytes; large arrays are not copied. */
@@ -328,7 +375,7 @@ const put = (object, key, value) =>
 
 /** Apply a function to the items or members of a tree, in place. */
 function change(tree, replace) {
-  for (const key of Object.keys(tree)) {
+  for (const key of Array.isArray(tree) ? tree.keys() : Object.keys(tree)) {
     const made = replace(tree[key], key)
     if (made !== tree[key]) put(tree, key, made)
   }
@@ -381,7 +428,7 @@ function marked(text) {
 /** The value of a text from the other end. Throws where it is not JSON, or over the limits. */
 function parse(text, payloads, limits) {
   if (text.length > limits.maxValues) checkValues(text, limits.maxValues)
-  const isBig = /\d{16}/.test(text)
+  const isBig = /(?:^|[^\d.])\d{16}/.test(text) // not the fraction of a float
   const tree = JSON.parse(isBig ? marked(text) : text)
   if (!isBig && !payloads.length) return tree
   const unused = new Set(payloads)
@@ -410,7 +457,8 @@ function decoded(value, limits, streams, depth = 0) {
   if (depth > limits.maxDepth) throw new TypeError("a message is nested too deep")
   const tag = Object.hasOwn(value, "$type") ? value.$type : undefined
   if (tag === "ndarray") return arrayOf(value, fromBase64(value.data))
-  if (tag === "image") return new RpcImage(`${value.format}`, fromBase64(value.data), value.mode, value.size)
+  if (tag === "image")
+    return new RpcImage(`${value.format}`, fromBase64(value.data), value.mode, value.size, limits.maxPngPixels)
   if (tag === "bytes") return fromBase64(value.data)
   if (tag === "complex") return new Complex(...[value.real, value.imag].map((part) => INFINITIES[part] ?? Number(part)))
   if (tag === "float" && Object.hasOwn(NUMBERS, value.value)) return NUMBERS[value.value]
@@ -830,7 +878,7 @@ class Connection extends Calls {
     const { text, data } = out.message(tree)
     this.client.show("out", text, data)
     this.socket.send(data)
-    if (out.isLarge) this.#askForFrames()
+    if (out.isLarge) this.askForFrames()
   }
 
   #cancel(id, error) {
@@ -840,7 +888,7 @@ class Connection extends Calls {
   }
 
   /** Ask once whether the other end reads binary frames. */
-  async #askForFrames() {
+  async askForFrames() {
     if (this.#hasAsked || !this.client.binary) return
     this.#hasAsked = true
     try {
@@ -880,7 +928,7 @@ class Connection extends Calls {
       }
       this.client.show("in", text, data)
       message = parse(text, payloads, this.client.limits)
-      if (typeof data === "string" && data.length > ATTACHED_MIN && data.includes('"data":"')) this.#askForFrames()
+      if (typeof data === "string" && data.length > ATTACHED_MIN && data.includes('"data":"')) this.askForFrames()
     } catch (error) {
       return this.lose(`the server sent what cannot be read: ${error.message}`)
     }
@@ -1458,6 +1506,7 @@ export class Client {
         stop.signal.addEventListener("abort", () => fail("no connection in time"))
       })
       if (token) await call("rpc.authenticate", { token })
+      if (this.binary === "first") await connection.askForFrames()
       await onConnect?.({ call })
       await Promise.all([...this.#topics].map(([topic, entry]) => this.#resume(topic, entry, connection, stop)))
       if (this.isClosed || connection.isLost) throw new ConnectionError("the connection was lost", false)

@@ -1,4 +1,4 @@
-"""A function that answers GET: its path, its arguments from path and query, its result, its error, and its time-out."""
+"""Calls a function that answers GET with the parameters of a request, and handles its result, error or timeout."""
 
 from __future__ import annotations
 
@@ -366,7 +366,7 @@ class Handler:
     def _check_duration(self, seconds: float) -> None:
         if seconds > self._slow:
             advice = "register it with offload='thread' (or 'process', if it computes in Python)"
-            kind = "%s kept the event loop for %.3f s, and no other request was served: %s"
+            kind = "%s blocked the event loop for %.3f s, and no other request was served: %s"
             self._log.warning(None, kind, self.name, seconds, advice)
 
     def _check_function(self, function: Callable[..., Any], kind: FunctionKind) -> None:

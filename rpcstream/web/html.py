@@ -1,4 +1,4 @@
-"""HTML templates whose values are quoted, by markupsafe, and which have none where quoting does not protect."""
+"""HTML templates whose values are escaped by markupsafe. Places where escaping does not protect are refused."""
 
 from __future__ import annotations
 

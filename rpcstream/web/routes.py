@@ -22,7 +22,7 @@ from ..wire.http_messages import NOSNIFF, Request, Response, problem
 from .handlers import Handler, PathPattern, check_path
 from .html import Html
 from .responses import HTML, check_headers
-from .static import Content, Headers, folder_files, single_file, type_of
+from .static import Content, Headers, folder_files, single_file, type_of, without_comments
 
 log = get_logger("rpcstream.web")
 
@@ -91,8 +91,6 @@ class Routes:
         self._names: set[str] = set()
         #: Pages of the server itself, such as health checks, unless another route has their path.
         self._own: dict[str, Route] = {}
-        #: Those of the explorer.
-        self._explorer: list[str] = []
         own = [NOSNIFF, ("Cache-Control", "no-store")]
         ok, draining = Response(200, b"ok", _TEXT, own), Response(503, b"draining", _TEXT, own)
         self.show(HEALTHZ, lambda request, _: ok, public=True)
@@ -265,49 +263,38 @@ class Routes:
 
     # -- answering --------------------------------------------------------------------------------------------------
 
-    def show(
-        self, path: str, answer: Callable[[Request, Mapping[str, str]], Answer] | None, *, public: bool = False
-    ) -> None:
+    def show(self, path: str, answer: Callable[[Request, Mapping[str, str]], Answer], *, public: bool = False) -> None:
         """Answer a path with a page of the server itself, unless another route has that path.
 
         Args:
             path: the path.
-            answer: as `Route.answer`; None: the path is not answered any more.
+            answer: as `Route.answer`.
             public: answered without authentication.
         """
-        if answer is None:
-            self._own.pop(path, None)
-        else:
-            self._own[path] = Route(path, answer, public)
+        self._own[path] = Route(path, answer, public)
 
-    def show_javascript(self, shown: bool = True) -> None:
-        """Answer `/rpcstream.js` with the JavaScript client, unless another route has that path; False: do not.
+    def show_javascript(self) -> None:
+        """Answer `/rpcstream.js` with the JavaScript client, unless another route has that path.
 
         It is for callers that are not authenticated, too: a browser sends no token for a script.
         """
-        self.show(JAVASCRIPT, javascript_client().answer if shown else None, public=True)
+        self.show(JAVASCRIPT, javascript_client().answer, public=True)
 
-    def show_explorer(self, paths: Callable[[], tuple[str, ...] | None] | None, *, is_default: bool = False) -> None:
+    def show_explorer(self, paths: Callable[[], tuple[str, ...] | None], *, is_default: bool = False) -> None:
         """Answer `/docs` with the explorer, and `/rpcstream.js` with the client that it uses.
 
         A route of the user with one of these paths comes first.
 
         Args:
-            paths: gives the paths that take calls, or None where any path does, for WebSockets. None: no explorer.
+            paths: gives the paths that take calls, or None where any path does, for WebSockets.
             is_default: nothing was said of it, so that patterns and folders of the user come first, too.
         """
         from .explorer import explorer_pages
 
-        for path in self._explorer:
-            self.show(path, None)
-        self._explorer = []
-        if paths is None:
-            return
         pages = {**explorer_pages(EXPLORER, paths), JAVASCRIPT: lambda request, _: javascript_client().answer(request)}
         if is_default and any(self._match_pattern(path) for path in pages):
             return
-        self._explorer = [path for path in pages if path not in self._own]
-        for path in self._explorer:
+        for path in pages.keys() - self._own.keys():
             self.show(path, pages[path], public=True)
 
     @property
@@ -384,8 +371,9 @@ class Routes:
 
 @functools.cache
 def javascript_client() -> Content:
-    """The JavaScript client, read from the package."""
-    return Content(Path(__file__).with_name("client.js").read_bytes(), type_of(JAVASCRIPT), [], packed=True)
+    """The JavaScript client, read from the package, without its comments."""
+    program = without_comments(Path(__file__).with_name("client.js").read_bytes())
+    return Content(program, type_of(JAVASCRIPT), [], packed=True)
 
 
 #: Names and addresses with a port, as they stand in the header Host.

@@ -74,6 +74,21 @@ def type_of(name: str) -> str:
     return f"{found}; charset=utf-8" if found.startswith("text/") or found in _TEXTS else found
 
 
+#: Comments that have lines of their own, and indentation.
+_COMMENTS = re.compile(rb"^ *(/\*\*((?!\*/).)*\*/|//[^\n]*)\n|^ +", re.DOTALL | re.MULTILINE)
+#: Comments behind code in which no string or regular expression can begin.
+_REMARKS = re.compile(rb"""^([^"'`/\n]*?) *//[^\n]*$""", re.MULTILINE)
+
+
+def without_comments(program: bytes) -> bytes:
+    """JavaScript without most comments and indentation, which saves a fifth of its size when compressed.
+
+    Args:
+        program: in which no string and no template has more than one line.
+    """
+    return _REMARKS.sub(rb"\1", _COMMENTS.sub(b"", program))
+
+
 class Content:
     """Bytes with their responses: the content itself, and 304 for a client that has it already.
 

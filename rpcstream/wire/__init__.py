@@ -1,1 +1,1 @@
-"""The wire formats: framing, messages, HTTP and WebSocket. Pure: no asyncio, no socket, no clock."""
+"""The wire formats: framing, messages, HTTP and WebSocket. Without asyncio, sockets or clocks."""

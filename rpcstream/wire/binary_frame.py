@@ -249,7 +249,7 @@ class BinaryFrameReader:
     def append(self, data: bytes) -> None:
         """Take the next bytes of a message that holds this frame and nothing else."""
         if self.feed(data) < len(data):
-            raise FrameError("bytes stand behind the binary frame in its message")
+            raise FrameError("bytes follow the binary frame in its message")
 
     def end(self) -> BinaryFrame | Oversize:
         """The message that holds this frame is over: gives the frame.

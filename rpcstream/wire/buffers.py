@@ -1,7 +1,7 @@
-"""Byte buffers: messages that are received in pieces, and messages that are sent as several byte strings. Pure.
+"""Byte buffers: messages that are received in pieces, and messages that are sent as several byte strings.
 
-Each avoids copies of long messages: what comes in is joined once, when all of it is there; what goes out is never
-joined, since copying a large payload between the head and the tail of its message takes longer than its base64.
+Both avoid copies of long messages. Received pieces are joined once, at the end. Sent pieces are never joined, because
+copying a large payload takes longer than encoding it as base64.
 """
 
 from __future__ import annotations

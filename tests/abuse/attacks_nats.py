@@ -167,7 +167,7 @@ async def inboxes_without_end(target: ServerUnderAttack) -> None:
     await client.close()
 
 
-ABOUT = b'{"jsonrpc":"2.0","method":"$/direct","params":'
+ASK = b'{"jsonrpc":"2.0","id":1,"method":"rpc.direct","params":'
 FORBIDDEN = b'{"jsonrpc":"2.0","id":1,"method":"wipe"}\n'
 
 
@@ -212,17 +212,18 @@ class Intruder:
     async def enter(cls, raw: RawClient, number: int, method: bytes = b"size_of", size: int = 2_000_000) -> Intruder:
         inbox = f"intruder.{number}.rpcstream"
         await raw.subscribe(f"{inbox}.*")
-        ask = b'{"ask":1,"method":"%b","size":%d,"ids":[1]}}' % (method, size)
-        raw.publish(b"rpc.direct." + method, ABOUT + ask, f"{inbox}.1")
-        # Secrets of callers before this one may still come: their sessions have ended, and the secrets with them.
+        raw.publish(b"rpc.direct." + method, ASK + b'{"method":"%b","size":%d}}' % (method, size), f"{inbox}.1")
+        # Answers to callers before this one may still come.
+        while not ((answer := await raw.next()).subject.startswith(inbox) and b'"session"' in answer.data):
+            pass
+        raw.publish(answer.reply, ASK + b"{}}", f"{inbox}.1")
         while not ((answer := await raw.next()).subject.startswith(inbox) and b'"secret"' in answer.data):
             pass
-        params = answer.json["params"]
+        params = answer.json["result"]
         host, _, port = params["address"].rpartition(":")
         direct = RawConnection(*await asyncio.open_connection(host, int(port)))
         request = b'{"jsonrpc":"2.0","id":0,"method":"rpc.authenticate","params":{"token":"%b"}}\n'
         await direct.send(request % params["secret"].encode())
-        raw.publish(answer.reply, ABOUT + b'{"claim":true}}', f"{inbox}.1")
         must(json.loads(await direct.reader.readline())["result"] is True, "the secret was not taken")
         return cls(raw, direct, answer.reply)
 
@@ -237,7 +238,7 @@ class Intruder:
         self.direct.close()
 
     def ask(self, subject: str, rest: bytes) -> None:
-        self.raw.publish(subject, ABOUT + rest, "intruder.answers.1")
+        self.raw.publish(subject, ASK + rest, "intruder.answers.1")
 
 
 @attack(
@@ -254,10 +255,10 @@ async def forbidden_calls(target: ServerUnderAttack) -> None:
     port, _ = await plain.result("state")
     raw = await RawClient.connect(port)
     two_methods = (
-        b'{"ask":2,"method":"wipe","size":2000000,"ids":[1]},"method":"size_of"}',
-        b'{"ask":2,"method":"size_of","size":2000000,"ids":[1],"method":"wipe"}}',
-        b'{"ask":2,"method":"size_of","size":9,"ids":[1]},"params":{"ask":2,"method":"wipe","size":9,"ids":[1]}}',
-        b'{"ask":2,"method":"wipe","size":9,"ids":[1],"x":[%b]}}' % b",".join([b"[]"] * 300_000),
+        b'{"method":"wipe","size":2000000},"method":"size_of"}',
+        b'{"method":"size_of","size":2000000,"method":"wipe"}}',
+        b'{"method":"size_of","size":9},"params":{"method":"wipe","size":9}}',
+        b'{"method":"wipe","size":9,"x":[%b]}}' % b",".join([b"[]"] * 300_000),
     )
     try:
         for number in range(0, 400 if target.whole else 40, 2):

@@ -176,7 +176,7 @@ async def test_a_token_has_a_name_too() -> None:
 
 async def test_who_knows_nobody_has_no_rules() -> None:
     server = Server()
-    with pytest.raises(RegistrationError, match="erase: allow needs callers that are authenticated"):
+    with pytest.raises(RegistrationError, match="erase: allow needs authenticated callers"):
         server(name="erase", allow="admin")(lambda: None)
     assert "erase" not in server.methods
     client = AsyncClient("127.0.0.1:1")

@@ -218,7 +218,7 @@ def test_standard_input(address: str) -> None:
         (["a:image=/no/such.png"], "cannot read '/no/such.png'"),
         (["a:ndarray=/no/such.npy"], "cannot read '/no/such.npy'"),
         (["a:ndarray=abc"], "neither the name of a .npy file nor JSON"),
-        (['a:ndarray=["x"]'], "not an array: lists are an array if they hold numbers"),
+        (['a:ndarray=["x"]'], "not an array: nested lists must contain only numbers"),
         (["a:ndarray=[[1,2],[3]]"], "not an array"),
         (["a:ndarray:float32=[1]"], "unknown type 'float32'"),
         *(([f"a:ndarray={each}.npy"], "not a .npy file that can be sent") for each in ("pickle", "0", "1", "2", "3")),

@@ -186,7 +186,7 @@ def test_frames_are_shown_and_saved_as_if_they_had_come_as_text(run: Run, tmp_pa
         (["never", "--timeout", "0.05"], 4, "", ""),  # whichever end sees it first
         (["late"], 4, "", "error -32003"),
         (["--stream", "numbers", "n=2", "fail=true"], 1, "0\n1\n", "error 7: it failed\n"),
-        (["--stream", "ticks", "--timeout", "0.2"], 4, "1\n", ""),
+        (["--stream", "ticks", "--timeout", "1.5"], 4, "1\n", ""),
         (["sum", "a=1", "-o", "/dev/full"], 2, "3\n", "rpcstream: cannot write '/dev/full'"),
         (["sum", "a=1", "-o", "/no/such/folder/x"], 2, "", "rpcstream: cannot write"),
         (["echo", "value=" + "9" * 400 + ".0"], 2, "", "rpcstream: "),

@@ -165,7 +165,7 @@ LASTS = "--subscribe needs a connection that lasts, and HTTP has none"
 @pytest.mark.parametrize(
     ("argv", "status", "words"),
     [
-        (["--subscribe", "sensors.roof", "--timeout", "0.2"], 4, "the timeout of 0.2 s has passed, after 1 events\n"),
+        (["--subscribe", "sensors.roof", "--timeout", "1.5"], 4, "the timeout of 1.5 s has passed, after 1 events\n"),
         (["--subscribe", "a.>.b"], 1, "error -32602"),
         (["--subscribe", "x", "--uri", "unix:///no/such/socket"], 3, "rpcstream: "),
         (

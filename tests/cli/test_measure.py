@@ -80,7 +80,7 @@ def test_failures(run: Run, numbered: Numbered) -> None:
 
 def test_time_outs(run: Run, numbered: Numbered) -> None:
     numbered.count = 0
-    status, out, _ = run("next", "hang_at=10", "--repeat", "10", "--timeout", "0.2", "--format", "json")
+    status, out, _ = run("next", "hang_at=10", "--repeat", "10", "--timeout", "1.5", "--format", "json")
     assert status == 4
     assert json.loads(out)["failed"] == 1
 

@@ -59,7 +59,11 @@ def test_check(run: Run, tmp_path: Path) -> None:
     [
         (["--stubs", "python", "nothere.json"], 2, "cannot read 'nothere.json': No such file"),
         (["--stubs", "python", "text.txt"], 2, "'text.txt' is not JSON: "),
-        (["--stubs", "python", "list.json"], 1, "no types can be written for this document: it is no OpenRPC document"),
+        (
+            ["--stubs", "python", "list.json"],
+            1,
+            "no types can be written for this document: this is not an OpenRPC document",
+        ),
         (["--stubs", "python", "list.json", "a=1"], 2, "--stubs takes no parameters"),
         (["--stubs", "python", "list.json", "--list"], 2, "--list does not go with --stubs"),
         (["--stubs", "python", "list.json", "--check", "a.py", "-o", "b.py"], 2, "--check writes nothing, so it does"),

@@ -120,8 +120,8 @@ async def test_offering_withdrawing_and_telling_others(address: str, face: Face,
 
 async def test_what_is_marked_later_is_offered_by_another_offer(address: str, face: Face, caller: AsyncClient) -> None:
     async with face(address) as client, AsyncClient(address) as other:
-        offers(client)
-        assert await client.offer(shared=True) == ["add"]
+        offers(client, shared=True)
+        assert await client.offer() == ["add"]
         name = client.registered_name
         assert await caller.call(f"{name}.add", 1) == 3, "the hub made a name"
         offers(client, "one")
@@ -129,8 +129,8 @@ async def test_what_is_marked_later_is_offered_by_another_offer(address: str, fa
             await caller.call("one", 1, wait_for=None)
         assert await client.offer() == ["add", "one"]
         assert client.registered_name == name
-        offers(other)
-        assert await other.offer(shared=True) == ["add"], "once shared, it stays so"
+        offers(other, shared=True)
+        assert await other.offer() == ["add"], "shared also after the second offer"
 
 
 async def test_what_is_said_first_comes_before_the_name_and_subscriptions_behind_it(hub: Hub, address: str) -> None:
@@ -183,10 +183,10 @@ async def test_with_reconnect_a_name_that_is_taken_is_told_at_once(
 async def test_a_server_that_is_no_hub(face: Face) -> None:
     async with Server().listening(port=0) as address:
         async with face(address, name="gpu-1") as named:
-            with pytest.raises(ConnectFailed, match="is no hub"):
+            with pytest.raises(ConnectFailed, match="is not a hub"):
                 await named.call("rpc.ping")
         async with face(address) as client:
-            with pytest.raises(MethodNotFound, match=r"is no hub.*'rpc.register' at 127"):
+            with pytest.raises(MethodNotFound, match=r"is not a hub.*'rpc.register' at 127"):
                 await client.offer()
             with pytest.raises(MethodNotFound):
                 await client.publish("a", 1)

@@ -310,7 +310,7 @@ def test_numbers_in_lists_get_the_dtype_of_the_hint_if_it_keeps_them() -> None:
     assert [each.dtype for each in taken(NDArray[np.float32] | list[NDArray[np.uint8]], [[1], [2, 3]])] == ["u1", "u1"]
     misfits: list[Any] = [["1"], [None], [1, [2]], [[1], 2], [{}], [2**64], [[[]], [[1]]], [[1.5]] * 2 + [[]]]
     for lists in (*misfits, [256], [-1], [1.5]):
-        with pytest.raises(ValueError, match=r"lists are an array if|expected an array of uint8, got an array of"):
+        with pytest.raises(ValueError, match=r"nested lists must|expected an array of uint8, got an array of"):
             taken(NDArray[np.uint8], lists)
 
 

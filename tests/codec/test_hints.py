@@ -244,9 +244,9 @@ HOW = 'an array is an object {"$type": "ndarray", "dtype": "<f4", "shape": [2, 3
         (
             np.ndarray,
             [[1], [1, 2]],
-            "lists are an array if those at one depth are equally long, up to 32 deep",
+            "nested lists must have equal lengths at each depth, up to 32 levels",
         ),
-        (np.ndarray | None, [10**30], "lists are an array if they hold numbers of up to 64 bits, and nothing else"),
+        (np.ndarray | None, [10**30], "nested lists must contain only numbers of up to 64 bits"),
         (Annotated[np.ndarray, Shape(None, 3)], ARRAY, f"expected an array of shape (*, 3), {GOT}"),
         (bytes, [1], "expected bytes, got a list; bytes are a string in base64"),
         (int | np.ndarray, "x", "expected an integer or an array, got a string"),

@@ -223,7 +223,7 @@ def test_what_has_no_schema_is_refused_at_registration() -> None:
 
     def unfinished(value: Unfinished) -> None: ...
 
-    for handler, reason in ((holder, "JSON: .*Arrays and images stand beside"), (unfinished, "Missing")):
+    for handler, reason in ((holder, "JSON: .*Pass arrays and images outside"), (unfinished, "Missing")):
         with pytest.raises(RegistrationError, match=f"m: parameter 'value': .*{reason}"):
             serving(handler)
 

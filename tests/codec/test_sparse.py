@@ -46,7 +46,10 @@ def test_they_come_back_as_they_are(value: Any) -> None:
 
 def test_what_is_not_sent() -> None:
     for value, reason in (
-        *((make((2, 2)), r"has no form on the wire: send tocsr\(\)") for make in (sparse.lil_array, sparse.bsr_matrix)),
+        *(
+            (make((2, 2)), r"has no form on the wire: convert it with tocsr\(\)")
+            for make in (sparse.lil_array, sparse.bsr_matrix)
+        ),
         (type("Graph", (sparse.csr_array,), {})((2, 2)), r"Graph has no form on the wire"),
         (sparse.csr_array(np.eye(2, dtype=np.longdouble)), r"dtype (longdouble|float128) has no form"),
     ):

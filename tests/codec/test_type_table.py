@@ -13,7 +13,7 @@ TAGGED = [each for each in BUILT_IN if each.tag]
 #: Where a type is known by its tag, and in what form.
 PLACES = {
     "page": ("docs/reference/wire.md", '{{"$type": "{}"'),
-    "stubs": ("rpcstream/stubs/python_types.py", '"{}"'),
+    "stubs": ("rpcstream/stubs/python.py", '"{}"'),
     "JavaScript": ("rpcstream/web/client.js", '"{}"'),
 }
 #: What a type may do without: in stubs its values are `Any`, in JavaScript the tagged object.

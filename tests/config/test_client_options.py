@@ -195,6 +195,6 @@ def test_a_token_that_others_can_read(here: Path, caplog: pytest.LogCaptureFixtu
         with caplog.at_level(logging.WARNING, "rpcstream.config"):
             read(here, profile)
         path.chmod(0o600)
-        said = f"{path} holds a token, and other users of this machine may read it: chmod 600 {path}"
+        said = f"{path} contains a token that other users of this machine can read: run chmod 600 {path}"
         assert caplog.messages == [said]
         caplog.clear()

@@ -20,7 +20,7 @@ import rpcstream
 
 PATH = Path(rpcstream.__file__).parent / "server" / "options.py"
 CHANGES = {
-    "        token: a token that": "        patience: seconds between two tries.\\n        token: a token that",
+    "        token: a secret that": "        patience: seconds between two tries.\\n        token: a secret that",
     "    token: Annotated[": "    patience: Annotated[float, Option(1.5, SECONDS)]\\n    token: Annotated[",
 }
 

@@ -133,6 +133,6 @@ async def test_functions_are_called_in_order_and_one_that_fails_hurts_nobody(
             await until(lambda: len(called) == 3)
             assert called == [0, 1, 2]
             called.clear()
-        with pytest.raises(RuntimeError, match="is done"):
+        with pytest.raises(RuntimeError, match="has ended"):
             contexts[0].after_reply(lambda: None)
     errors.expect("a function that method 'work' gave to after_reply failed.*\n(.*\n)*.*ZeroDivisionError", times=2)

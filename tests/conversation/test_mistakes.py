@@ -191,8 +191,8 @@ MISTAKES = [
     Mistake("a `stream` that is no number", line([2], method="count", stream=True), "'stream' must be a number of items"),
     Mistake("a stream that is not asked for", line([3], method="count"), r"\[0,1,2\]", is_fine=True),
     # -- arrays, images and bytes
-    Mistake("text in a list of numbers", line([[[1, 2, "3"]]], method="norm"), "lists are an array if they hold numbers"),
-    Mistake("numbers in base64 for an array", line(["AAAAAAAA"], method="norm"), 'must be a .npy file in base64.*an array is an object'),
+    Mistake("text in a list of numbers", line([[[1, 2, "3"]]], method="norm"), "nested lists must contain only numbers"),
+    Mistake("numbers in base64 for an array", line(["AAAAAAAA"], method="norm"), 'must be a base64-encoded .npy file.*an array is an object'),
     Mistake("the shape of something else", line([{**ARRAY, "shape": [3]}], method="norm"), r"expected .* of shape \(\*, 3\), got .* of shape \(3,\)"),
     Mistake("a shape that the bytes do not fill", line([{**ARRAY, "shape": [2, 3]}], method="norm"), "12 bytes of data, shape and dtype need 24"),
     Mistake("another element type", line([{**ARRAY, "dtype": "<i4"}], method="norm"), "expected an array of float32"),

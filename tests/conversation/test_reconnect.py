@@ -147,7 +147,7 @@ def test_a_back_off_for_years_and_by_chance() -> None:
     assert [backoff.pause(failures) for failures in (1, 2, 100, 10**9)] == [0.1, 0.2, 30, 30]
     assert len({Backoff().pause(5) for _ in range(100)}) > 90, "clients do not come back together"
     for wrong in ({"first": 0.0}, {"first": 2.0, "longest": 1.0}, {"factor": 0.5}, {"first": -1.0}):
-        with pytest.raises(ValueError, match="back-off"):
+        with pytest.raises(ValueError, match="a Backoff needs"):
             Backoff(**wrong)
 
 

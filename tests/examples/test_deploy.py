@@ -91,6 +91,22 @@ def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool")
+def test_prometheus_takes_the_rules() -> None:
+    done = subprocess.run(
+        ["promtool", "check", "rules", str(DEPLOY / "alerts.yaml")], capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "SUCCESS: 4 rules found" in done.stdout
+
+
+def test_the_rules_use_metrics_that_the_server_has() -> None:
+    used = set(re.findall(r"rpcstream_\w+", (DEPLOY / "alerts.yaml").read_text()))
+    shown = Hub(metrics=True).metrics_text()
+    assert used
+    assert [name for name in used if name.removesuffix("_bucket") not in shown] == []
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_stop_has_longer_than_the_server_takes(name: str) -> None:
     service = unit(name)["Service"]
@@ -130,10 +146,9 @@ def test_what_the_image_copies_is_there() -> None:
         assert all("*" in source or (DEPLOY / source).is_file() for source in line.split()[:-1])
 
 
-def test_the_page_shows_the_files_and_the_section_of_the_container() -> None:
+def test_the_page_shows_the_unit_and_the_section_of_the_container() -> None:
     page = (ROOT / "docs" / "how-to" / "deploy.md").read_text()
-    for name in ("vectors.service", "vectors.socket", "Dockerfile"):
-        assert f" file={name}\n{(DEPLOY / name).read_text()}```" in page
+    assert f" file=vectors.service\n{(DEPLOY / 'vectors.service').read_text()}```" in page
     shown = re.search(r"```yaml file=container\.yaml\n(.*?)```", page, re.DOTALL)
     assert shown is not None
     indented = re.sub(r"^(?=.)", " " * 10, shown[1], flags=re.MULTILINE)

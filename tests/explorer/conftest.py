@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
+import rpcstream.web
 from rpcstream import Server
 from rpcstream.testing import serve_in_thread
 
@@ -32,6 +34,8 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 PICTURES = Path(__file__).parents[2] / "docs" / "images"
+
+MODULES = Path(rpcstream.web.__file__).parent / "explorer"
 
 #: Seconds; only what fails is waited for that long.
 PATIENCE = 30
@@ -113,6 +117,11 @@ class Explorer:
         while not self.page.evaluate(expression):
             assert time.monotonic() < end, f"never true: {expression}; the page says: {self.page.inner_text('main')}"
             self.page.wait_for_timeout(10)
+
+    def serve_modules(self) -> None:
+        """Let tests import the modules of the page, which the server sends as one program."""
+        files = re.compile(r"/docs/(\w+\.js)$")
+        self.page.route(files, lambda route: route.fulfill(path=MODULES / files.search(route.request.url)[1]))
 
     def keep(self, name: str) -> None:
         """Make a picture of the page for the documentation, with `RPCSTREAM_PICTURES=1`."""

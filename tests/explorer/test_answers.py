@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from .answers import make_server, sound
-from .test_explorer import AXE, given, png, sketch, violations
+from .test_explorer import AXE, X, given, png, sketch, violations
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
@@ -37,7 +37,7 @@ def test_a_result_is_compared_with_the_sent_picture(explore) -> None:
     with explore(make_server()) as explorer:
         card = call_with_photo(explorer, "soften")
         card.get_by_label("Side by side").wait_for()
-        images = card.locator(".sides img")
+        images = card.locator(".sides .picture")
         assert images.count() == 2
         boxes = [images.nth(at).bounding_box() for at in (0, 1)]
         assert boxes[0]["width"] == pytest.approx(boxes[1]["width"], abs=1)
@@ -45,7 +45,7 @@ def test_a_result_is_compared_with_the_sent_picture(explore) -> None:
         accessible(explorer)
         card.get_by_label("Slider").check()
         divider = card.get_by_label("Position of the divider")
-        result = card.locator(".stack img").last
+        result = card.locator(".stack .picture").last
         before = result.evaluate("node => node.style.clipPath")
         divider.focus()
         for _ in range(20):
@@ -56,7 +56,7 @@ def test_a_result_is_compared_with_the_sent_picture(explore) -> None:
         card.get_by_label("Opacity").fill("0.2")
         assert result.evaluate("node => node.style.opacity") == "0.2"
         card.get_by_label("Result", exact=True).check()
-        assert card.locator(".compare img").count() == 1
+        assert card.locator(".compare .picture").count() == 1
         assert result.evaluate("node => node.style.opacity") == ""
 
 
@@ -166,6 +166,81 @@ def test_a_large_picture_is_shown(explore) -> None:
         explorer.page.locator("dialog output", has_text=f"x 997, y 750: {red}").wait_for()
 
 
+#: A clock that ticks when it is read, the largest piece of a picture that is drawn at once, and how often work pauses.
+CLOCK = """
+let now = 0
+performance.now = () => now++
+Object.assign(window, { pauses: 0, largest: 0 })
+const wait = setTimeout
+window.setTimeout = (work, time, ...rest) => {
+    if (!time) window.pauses++
+    return wait(work, time, ...rest)
+}
+for (const { prototype } of [CanvasRenderingContext2D, OffscreenCanvasRenderingContext2D]) {
+    const put = prototype.putImageData
+    prototype.putImageData = function (image, ...rest) {
+        window.largest = Math.max(window.largest, image.width * image.height)
+        return put.call(this, image, ...rest)
+    }
+}
+"""
+
+
+def test_the_page_pauses_often_while_it_works_on_large_results(explore) -> None:
+    server = make_server()
+    server.add(lambda: Image.effect_noise((3000, 2000), 60).convert("RGB"), name="large")
+    server.add(lambda: np.random.default_rng(3).normal(size=(1000, 1000)).astype(np.float32), name="wide")
+    with explore(server, is_open=False) as explorer:
+        page = explorer.page
+        page.add_init_script(CLOCK)
+        explorer.open()
+        explorer.choose("large")
+        card = explorer.call()
+        card.get_by_text(f"3000 {X} 2000 · RGB").wait_for()
+        assert page.evaluate("window.largest") <= 32_768
+        before = page.evaluate("window.pauses")
+        assert before >= 15  # 200 strips, and at most 12 ticks of the clock before a pause
+        with page.expect_download() as saved:
+            card.get_by_role("button", name="Save").click()
+        assert Path(saved.value.path()).read_bytes().startswith(b"\x89PNG")
+        assert page.evaluate("window.pauses") - before >= 200  # 2000 rows, 275 blocks, and twice as many parts
+        explorer.choose("wide")
+        before = page.evaluate("window.pauses")
+        card = explorer.call()
+        card.get_by_label("heat map, 1000 by 1000").wait_for()
+        explorer.until(f"window.pauses - {before} >= 80")  # statistics of 31 parts, and 1000 rows
+        page.get_by_role("link", name="Wire").click()
+        page.get_by_role("button", name="wide").click()
+        assert "binary frame" in page.locator(".wire > li").last.inner_text()  # no base64, not even the first time
+
+
+def test_raw_pixels_are_drawn_as_they_are_and_saved_as_png(explore) -> None:
+    gray = np.arange(35 * 21).reshape(21, 35)
+    images = {
+        "L": Image.fromarray((gray % 256).astype(np.uint8)),
+        "LA": Image.fromarray(np.dstack([gray % 256, np.full_like(gray, 255)]).astype(np.uint8)),
+        "RGB": sketch().crop((40, 40, 75, 61)),
+        "RGBA": sketch().crop((40, 40, 75, 61)).convert("RGBA"),
+        "deep": Image.fromarray((gray * 89).astype(np.uint16)),
+    }
+    server = make_server()
+    for name, image in images.items():
+        server.add(image.copy, name=f"raw.{name}")
+    with explore(server) as explorer:
+        for name, image in images.items():
+            explorer.choose(f"raw.{name}")
+            card = explorer.call()
+            canvas = card.get_by_label("picture, 35 by 21")
+            canvas.wait_for()
+            wanted = Image.fromarray((gray * 89 >> 8).astype(np.uint8)) if name == "deep" else image
+            assert np.array_equal(explorer.pixels(canvas), np.asarray(wanted.convert("RGBA"))), name
+            with explorer.page.expect_download() as saved:
+                card.get_by_role("button", name="Save").click()
+            with Image.open(saved.value.path()) as file:
+                assert (file.format, file.mode) == ("PNG", image.mode)
+                assert np.array_equal(np.asarray(file), np.asarray(image)), name
+
+
 def test_arrays_are_lines_points_histograms_and_values(explore) -> None:
     with explore(make_server()) as explorer:
         explorer.choose("numbers")
@@ -184,7 +259,11 @@ def test_arrays_are_lines_points_histograms_and_values(explore) -> None:
         explorer.choose("embed")
         card = explorer.call()
         assert card.get_by_role("radio", name="Scatter").is_checked()
-        assert "scatter chart of 200 points" in card.locator("canvas").get_attribute("aria-label")
+        card.get_by_label("scatter chart of 200 points").wait_for()
+        accent = card.locator("canvas").evaluate("node => getComputedStyle(node).color.match(/\\d+/g).map(Number)")
+        pixels = explorer.pixels(card.locator("canvas"))
+        shown = np.abs(pixels[pixels[..., 3] > 150][:, :3].astype(int) - accent).max(axis=1) < 6
+        assert shown.sum() > 1000  # the points have the accent's colour
         accessible(explorer)
         explorer.choose("depth")
         card = explorer.call()
@@ -286,6 +365,7 @@ def test_a_damaged_stream_of_arrow_is_an_error_and_nothing_else(explore) -> None
         bad[random.integers(0, len(bad), 4)] = random.integers(0, 256, 4)
         streams.append(bad.tolist())
     with explore(make_server()) as explorer:
+        explorer.serve_modules()
         outcomes = explorer.page.evaluate(
             """async (streams) => {
                 const { readTable } = await import("./docs/arrow.js")
@@ -309,8 +389,8 @@ def test_a_stream_of_pictures_plays_in_one_place(explore) -> None:
     with explore(make_server()) as explorer:
         explorer.choose("film")
         card = explorer.call()
-        image = card.locator("figure img")
-        explorer.until("document.querySelector('main .card figure img')?.complete")
+        image = card.locator("figure .picture")
+        image.wait_for()
         colour = """async image => {
             const bitmap = await createImageBitmap(image)
             const context = new OffscreenCanvas(1, 1).getContext("2d")

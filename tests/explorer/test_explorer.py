@@ -141,7 +141,11 @@ def test_the_code_follows_the_form_and_an_empty_field_is_the_default(explore) ->
         explorer.choose("scores")
         code = explorer.page.get_by_label("the call as text")
         assert 'client.scores(photo=Image.open("photo.png"))' in code.inner_text()
-        assert explorer.field("top").get_attribute("placeholder") == "3"
+        top = explorer.field("top")
+        assert top.get_attribute("placeholder") == "3"
+        assert "int, 1 to 3 default 3" in explorer.page.locator(".head", has_text="top").inner_text().replace("\n", " ")
+        same = "node => getComputedStyle(node, '::placeholder').color === getComputedStyle(node).color"
+        assert top.evaluate(same)  # a default is a value, and looks like one
         assert explorer.field("top").input_value() == ""
         explorer.page.get_by_label("slider").fill("2")
         assert explorer.field("top").input_value() == "2"
@@ -150,6 +154,7 @@ def test_the_code_follows_the_form_and_an_empty_field_is_the_default(explore) ->
         assert 'client.scores(photo=Image.open("cat.png"), top=2)' in code.inner_text()
         card = explorer.call()
         assert card.locator(".bars").inner_text().split("\n") == ["cat", "73.1 %", "lynx", "25.0 %"]
+        assert re.search(r"25\.0 %\s+\d+\.\d ms · [\d.]+ kB sent", card.inner_text())  # the sizes come last
         assert card.locator("meter").first.evaluate("node => node.value") == 0.7312
         explorer.page.get_by_role("button", name="Reset top").click()
         explorer.until("!document.querySelector('[role=tabpanel]').innerText.includes('top=')")
@@ -249,7 +254,7 @@ def test_a_picture_is_dropped_pasted_or_taken_by_a_camera(explore) -> None:
         explorer.page.wait_for_selector(f"text=/camera.png · \\d+ {X} \\d+ · RGBA?/")
         card = explorer.call()
         card.locator("figcaption", has_text=f"{X}").wait_for()
-        assert card.locator("img").last.evaluate("image => image.naturalWidth") > 100
+        assert card.locator(".picture").last.evaluate("image => image.width") > 100
 
 
 def test_a_mask_lies_over_the_picture(explore) -> None:

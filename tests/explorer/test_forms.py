@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime
 import io
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -378,16 +381,51 @@ def test_a_table_is_a_csv_file_and_exact_for_pyarrow(explore) -> None:
         explorer.field("column").fill("size_3")
         assert explorer.call().locator(".scalar").inner_text() == "5.5"
         explorer.choose("describe")
-        rows = [f"{at},{at / 7},{'' if at % 3 else at % 2 == 0},x{at}" for at in range(1, 2001)]
+        rows = [f"{at},{at / 7},{'' if at % 3 else at % 2 == 0},x{at}" for at in range(1, 4501)]
         paste(explorer.field("table"), "\n".join(["__proto__,part,even,name \N{SNOWMAN}", *rows]))
         card = explorer.call()
         with page.expect_download() as saved:
             card.get_by_role("button", name="Save .json").click()
         columns = json.loads(Path(saved.value.path()).read_text())
-        evens = [None if at % 3 else at % 2 == 0 for at in range(1, 2001)]
+        evens = [None if at % 3 else at % 2 == 0 for at in range(1, 4501)]
         assert columns == [
-            f"__proto__: int64, {list(range(1, 2001))}",
-            f"part: double, {[at / 7 for at in range(1, 2001)]}",
+            f"__proto__: int64, {list(range(1, 4501))}",
+            f"part: double, {[at / 7 for at in range(1, 4501)]}",
             f"even: bool, {evens}",
-            f"name \N{SNOWMAN}: string, {[f'x{at}' for at in range(1, 2001)]}",
+            f"name \N{SNOWMAN}: string, {[f'x{at}' for at in range(1, 4501)]}",
         ]
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "pyarrow"])
+def test_the_copied_code_of_a_table_runs_with_the_csv_file(explore, tmp_path, kind) -> None:
+    library = pytest.importorskip(kind)
+    pytest.importorskip("pyarrow")
+    server = make_server()
+
+    def names(table):
+        return list(table.column_names if kind == "pyarrow" else table.columns)
+
+    names.__annotations__ = {"table": library.Table if kind == "pyarrow" else library.DataFrame, "return": list[str]}
+    server.add(names)
+    (tmp_path / "table.csv").write_text("city,visits\nOslo,1\n")
+    made = {}
+    with explore(server) as explorer:
+        explorer.choose("names")
+        explorer.field("table").fill("city,visits\nOslo,1\n")
+        explorer.page.locator("main form table").wait_for()
+        for way in ("Python", "Command line", "curl"):
+            explorer.page.get_by_role("tab", name=way).click()
+            made[way] = explorer.page.get_by_label("the call as text").inner_text()
+        commands = {
+            "Python": [sys.executable, "-c", made["Python"]],
+            "Command line": [
+                "bash",
+                "-c",
+                made["Command line"].replace("rpcstream", f"{sys.executable} -m rpcstream", 1),
+            ],
+            "curl": ["bash", "-c", f"curl -s {made['curl'][5:]}"],
+        }
+        for way, command in commands.items():
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+            assert done.returncode == 0, (way, done.stderr)
+            assert re.findall("city|visits", done.stdout) == ["city", "visits"], (way, done.stdout)

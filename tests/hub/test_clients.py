@@ -129,7 +129,7 @@ async def test_nobody_reads_tokens_and_keys_in_the_log(caplog: pytest.LogCapture
         ({"registration_timeout": float("nan")}, "registration_timeout must be positive"),
         ({"ping_interval": 0}, "ping_interval must be positive"),
         ({"keepalive_timeout": 5, "ping_interval": 5}, "ping_interval must be shorter than keepalive_timeout"),
-        ({"rules": []}, "rules need callers that are authenticated"),
+        ({"rules": []}, "rules need authenticated callers"),
     ],
 )
 def test_options_that_make_no_sense(options: dict[str, Any], text: str) -> None:

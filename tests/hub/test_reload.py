@@ -180,7 +180,7 @@ async def test_times_and_the_log_are_taken_over_the_rest_is_named(path: Path, ca
             there.change(("1000", "0.01"), ("port = 1", 'port = 2\ntitle = "other"'))
             with pytest.raises(TimeoutError):
                 await bob.call("work", timeout=None)
-            assert "used when the hub is restarted: port, title" in caplog.text
+            assert "need a restart of the hub: port, title" in caplog.text
             there.change(('log_level = "info"', 'log_level = "error"'))
             assert logger.level == logging.ERROR
     finally:
@@ -196,7 +196,7 @@ async def test_what_a_running_hub_cannot_change_stays(path: Path, caplog: pytest
             assert await client.call("rpc.ping") == "pong"
             path.write_text(second)
             there.hub.reload()
-            assert f"used when the hub is restarted: {named}" in caplog.text
+            assert f"need a restart of the hub: {named}" in caplog.text
             assert client.state == "connected"
             assert (there.hub.rules is not None) == ("rules" in first)
             await client.close()

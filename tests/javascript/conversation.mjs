@@ -170,6 +170,13 @@ test("what is on the wire is told", async () => {
   assert.ok(sent.binary && came.binary && sent.text.includes('{"$bin":0}') && sent.bytes > 80_000)
 })
 
+test("a server is asked for frames before the first call", { skip: isHttp }, async () => {
+  const { client: eager, messages: all } = connect(url, { binary: "first" })
+  await eager.call("echo", [large])
+  assert.deepEqual(all.map(({ direction, binary }) => `${direction} ${binary}`), ["out false", "in false", "out true", "in true"])
+  assert.equal(JSON.parse(all[0].text).method, "rpc.hello")
+})
+
 test("a server that is not there", async () => {
   const { client: nobody } = connect(`${new URL(url).protocol}//127.0.0.1:1/`)
   await assert.rejects(nobody.call("add", [1, 1]), ConnectionError)

@@ -1,5 +1,5 @@
 // Arrays of every dtype, images of every mode, and numbers, both ways, compared by numpy and Pillow.
-import { assert, Complex, connect, NdArray, RpcImage, test } from "./common.mjs"
+import { assert, Complex, connect, inSlices, NdArray, RpcImage, test } from "./common.mjs"
 
 const [url, given] = process.argv.slice(2)
 const { dtypes, modes, text } = JSON.parse(given)
@@ -87,6 +87,35 @@ test("images of every mode", async () => {
     if (mode !== "I;16") assert.equal(await client.call("is_picture", { mode, image: file }), true, mode)
     assert.deepEqual((await client.call("image_numbers", [file])).sum, (await client.call("image_numbers", [image])).sum)
   }
+})
+
+test("images of raw pixels are made PNG files when they are wanted", async () => {
+  const { client: calm } = connect(url, { limits: { maxPngPixels: 33 * 17 - 1 } })
+  for (const mode of modes) {
+    const image = await calm.call("picture", [mode])
+    if (image.format !== "raw") continue
+    assert.equal(image.type, "application/octet-stream")
+    assert.equal(await client.call("is_picture", { mode, image }), true, mode)
+    const whole = await client.call("picture", [mode])
+    if (whole.type !== "image/png") await assert.rejects(image.toPng(), TypeError)
+    else {
+      assert.deepEqual(await (await image.toPng()).arrayBuffer(), await whole.arrayBuffer(), mode)
+      assert.equal(await whole.toPng(), whole)
+    }
+  }
+})
+
+test("work in slices lets others run", async () => {
+  const seen = []
+  const timer = setInterval(() => seen.push("other"), 1)
+  const result = await inSlices((function* () {
+    for (const end = performance.now() + 100; performance.now() < end; ) yield
+    return 7
+  })())
+  clearInterval(timer)
+  assert.equal(result, 7)
+  assert.ok(seen.length > 1)
+  await assert.rejects(inSlices((function* () { throw new TypeError("no") })()), TypeError)
 })
 
 test("bytes, complex numbers, integers, and what JSON has", async () => {

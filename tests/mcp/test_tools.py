@@ -198,7 +198,7 @@ async def test_nested_lists_are_an_array_in_the_wanted_dtype(with_tool: Serve) -
             params = {"name": "tool", "arguments": {"v": [1], "w": lists}}
             call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
             result = (await agent.post(json.dumps(call).encode())).json["result"]
-            assert "w: lists are an array if" in result["content"][0]["text"]
+            assert "w: nested lists must" in result["content"][0]["text"]
 
 
 async def test_streams_and_further_arguments_are_given_as_lists(serve: Serve) -> None:

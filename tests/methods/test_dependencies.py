@@ -420,7 +420,7 @@ def test_what_cannot_be_provided_is_refused_at_registration() -> None:
 
     rows: list[tuple[Any, Any, str]] = [
         (server.add, wrong, "wrong: the dependency needs_a_number: its parameter 'number' is neither"),
-        (server.add, old, "old: parameter 'session': a dependency stands in the hint: session: A"),
+        (server.add, old, "old: parameter 'session': write a dependency in the hint: session: A"),
         (server.add, inside, "inside: parameter 'sessions'"),
         (server.batched(), of_itself, "it must be list"),
         (server(offload="process"), worker_functions.needs_session, "in another process can have neither .* nor dep"),

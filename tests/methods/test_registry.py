@@ -30,7 +30,7 @@ def test_a_function_is_returned_unchanged_and_a_name_is_taken_once() -> None:
     for options in ({}, {"name": "vision.later", "ordered": True}):
         assert server(**options)(later) is later
     assert own(server) == ["later", "vision.later"]
-    with pytest.raises(ValueError, match="'later' is registered already"):
+    with pytest.raises(ValueError, match="'later' is already registered"):
         server.add(lambda: 2, name="later")
     assert server.methods["later"].function is later
     server.add(lambda: 2, name="later", replace=True)

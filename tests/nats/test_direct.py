@@ -28,7 +28,8 @@ pytestmark = pytest.mark.nats
 #: Of messages that NATS does not carry here.
 SIZE = 400_000
 
-ABOUT = b'{"jsonrpc":"2.0","method":"$/direct","params":'
+#: How a request begins with which a client asks for a direct connection.
+ASK = b'{"jsonrpc":"2.0","id":1,"method":"rpc.direct","params":'
 
 #: What the page on permissions names for callers of some methods only; `note` is not among them.
 ALLOWED = [
@@ -36,9 +37,10 @@ ALLOWED = [
     "rpc.*.size",
     "rpc.*.ask",
     "rpc.*.make",
-    "rpc.*.%24/direct",
+    "rpc.*.rpc.direct",
     "rpc.*.$inquiry",
     "rpc.*.$instance.*.*",
+    "rpc.*.$instance.*.*.rpc.direct",
 ]
 FORBIDDEN = call_of("note", "forbidden")
 
@@ -56,8 +58,9 @@ def service(strict_nats: NatsServer) -> Service:
     return Service(strict_nats)
 
 
-def about(**params: Any) -> bytes:
-    return ABOUT + json.dumps(params, separators=(",", ":")).encode() + b"}"
+def ask(call_id: int = 1, **params: Any) -> bytes:
+    """What asks where a large call may be sent; without params, how to connect."""
+    return json.dumps({"jsonrpc": "2.0", "id": call_id, "method": "rpc.direct", "params": params}).encode()
 
 
 def secret_of(params: dict[str, Any]) -> bytes:
@@ -98,7 +101,7 @@ class Peer:
         self.raw.publish(self.root + method, payload, f"mine.rpcstream.{call_id}")
 
     async def next(self, token: str = "m") -> RawMessage:
-        while not (message := await self.raw.next()).subject.endswith(f".{token}") or not message.data:
+        while not (message := await self.raw.next_but_acks()).subject.endswith(f".{token}") or not message.data:
             pass
         return message
 
@@ -107,15 +110,28 @@ class Peer:
         return code
 
     async def asked(self, method: str = "size", size: int = SIZE * 2, call_id: int = 1) -> dict[str, Any]:
-        """Ask where a call may be sent; `session` is the subject of the session."""
-        self.send(method, about(ask=call_id, method=method, size=size, ids=[call_id]), call_id)
-        return await self.offered()
+        """Ask where a call may be sent, and how to connect; `session` is the subject of the session."""
+        await self.permitted(method, size, call_id)
+        return await self.offered(self.session)
 
-    async def offered(self) -> dict[str, Any]:
+    async def permitted(self, method: str = "size", size: int = SIZE * 2, call_id: int = 1) -> None:
+        self.send(method, ask(call_id, method=method, size=size), call_id)
+        message = await self.next()
+        assert message.json == reply(call_id, {"session": message.reply})
+        self.session = message.reply
+
+    async def offered(self, session: str) -> dict[str, Any]:
         """What says how to connect."""
-        while "secret" not in (message := await self.next()).json.get("params", {}):
+        self.raw.publish(session, ask(), "mine.rpcstream.m")
+        while "result" not in (message := await self.next()).json:
             pass
-        return {**message.json["params"], "session": message.reply}
+        return {**message.json["result"], "session": message.reply}
+
+    async def wanted(self) -> dict[str, Any]:
+        """What says how to connect, once the instance wants that."""
+        while (message := await self.next()).json.get("params") != {"wanted": True}:
+            pass
+        return await self.offered(message.reply)
 
     async def connect(self, params: dict[str, Any], first: bytes | None = None) -> Direct:
         """Connect, and show the secret, or say something else."""
@@ -124,12 +140,7 @@ class Peer:
         direct.send(secret_of(params) if first is None else first)
         return direct
 
-    def claim(self, params: dict[str, Any]) -> None:
-        """Say by NATS that this client connects."""
-        self.raw.publish(params["session"], about(claim=True), "mine.rpcstream.m")
-
     async def open(self, params: dict[str, Any]) -> Direct:
-        self.claim(params)
         direct = await self.connect(params)
         assert await direct.next() == reply("in", True)
         return direct
@@ -216,34 +227,37 @@ async def test_secrets_lapse_and_who_says_nothing_is_closed(clock: Clock, peer: 
 
 
 async def test_a_connection_belongs_to_the_caller_whose_secret_it_has_shown(service: Service, peer: Peer) -> None:
+    """Whoever shows the secret of another caller may call what that caller has asked for, and no more."""
     params = await peer.asked()
     async with service.raw("other.rpcstream.*", user="caller") as other:
-        peer.raw.publish(peer.root + "echo", about(ask=1, method="echo", size=SIZE, ids=[1]), "other.rpcstream.1")
-        while "secret" not in (message := await other.next()).json.get("params", {}):
-            pass
-        # The one that has shown this secret says that it connects; the caller to whom it was given does not.
-        stolen = await peer.connect(message.json["params"])
+        peer.raw.publish(peer.root + "echo", ask(method="echo", size=SIZE), "other.rpcstream.1")
+        session = (await other.next_but_acks()).json["result"]["session"]
+        peer.raw.publish(session, ask(), "other.rpcstream.1")
+        offer = (await other.next_but_acks()).json["result"]
+        stolen = await peer.open(offer)
         direct = await peer.open(params)
         stolen.send(LONG_CALL + b"\n")
-        assert b'"result"' not in await stolen.rest()
-    direct.send(secret_of(message.json["params"]) + LONG_CALL + b"\n")
+        assert (await stolen.next())["error"]["code"] == -32006
+    direct.send(secret_of(offer) + LONG_CALL + b"\n")
     assert "error" in await direct.next()
     assert (await direct.next())["result"] == 3
 
 
 async def test_nothing_overtakes_what_was_sent_by_nats(peer: Peer) -> None:
-    """The connection is used when the caller has said on NATS that it connects, behind all else that it sent there."""
-    params = await peer.asked()
-    direct = await peer.connect(params)
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(direct.reader.readline(), 0.05)
-    peer.claim(params)
-    assert await direct.next() == reply("in", True)
+    """A caller learns how to connect behind all that the instance has sent by NATS, and what follows waits for it."""
+    await peer.permitted()
+    peer.send("make", call_of("make", 10, call_id=7), 7)
+    peer.raw.publish(peer.session, ask(8), "mine.rpcstream.m")
+    assert (await peer.next()).json == reply(7, "x" * 10)
+    params = (await peer.next()).json["result"]
+    peer.send("make", call_of("make", SIZE, call_id=9), 9)
+    direct = await peer.open(params)
+    assert (await direct.next())["id"] == 9
 
 
 @pytest.mark.parametrize("limits", [{"max_message_size": SIZE + 4096}])
 async def test_more_than_the_server_takes(peer: Peer) -> None:
-    peer.send("size", about(ask=1, method="size", size=2 * SIZE, ids=[1]))
+    peer.send("size", ask(method="size", size=2 * SIZE))
     assert await peer.code() == -32001
     direct = await peer.open(await peer.asked(size=SIZE))
     direct.send(long(LONG_CALL) + b"\n")
@@ -261,7 +275,7 @@ async def test_who_stalls_in_the_middle_is_closed(clock: Clock, peer: Peer) -> N
 @pytest.mark.parametrize("limits", [{"max_message_size": 40 << 20}])
 async def test_who_does_not_read_its_result_is_closed(clock: Clock, peer: Peer) -> None:
     peer.send("make", call_of("make", 16 << 20))
-    direct = await peer.open(await peer.offered())
+    direct = await peer.open(await peer.wanted())
     direct.writer.transport.pause_reading()  # type: ignore[attr-defined]  # it is a socket's
     await clock.turn()
     for _ in range(40):
@@ -307,11 +321,8 @@ async def test_a_permission_lapses(clock: Clock, peer: Peer) -> None:
 async def test_one_secret_at_a_time_however_often_a_caller_asks(peer: Peer) -> None:
     params = await peer.asked()
     for number in range(2, 30):
-        peer.send("size", about(ask=number, method="size", size=SIZE, ids=[number]), number)
-        answer = (await peer.next()).json["params"]
-        assert answer == {"ask": number}
-    peer.raw.publish(params["session"], about(ask=99), "mine.rpcstream.m")  # as for an item of an argument
-    assert (await peer.next()).json["params"] == {"ask": 99}
+        await peer.permitted(call_id=number)
+        assert await peer.offered(peer.session) == params
     direct = await peer.open(params)
     direct.send(LONG_CALL + b"\n")
     assert (await direct.next())["result"] == 3
@@ -325,13 +336,12 @@ async def test_one_secret_at_a_time_however_often_a_caller_asks(peer: Peer) -> N
         ({"size": -1.5}, -32001),
         ({"size": 10, "method": "echo"}, -32600),
         ({"size": 10, "method": "note"}, -32600),
-        ({"ask": None, "address": "127.0.0.1:1", "secret": "ab"}, -32600),
+        ({"address": "127.0.0.1:1", "secret": "ab", "method": None}, -32600),
     ],
     ids=str,
 )
 async def test_questions_that_make_no_sense(peer: Peer, members: dict[str, Any], code: int) -> None:
-    asked = {"ask": 1, "method": "size", "ids": [1]} | members
-    peer.send("size", about(**{name: value for name, value in asked.items() if value is not None}))
+    peer.send("size", ask(**{"method": "size"} | members))
     assert (await peer.raw.next()).json["error"]["code"] == code
 
 
@@ -343,7 +353,7 @@ async def test_a_large_call_needs_what_any_call_needs(service: Service) -> None:
         service.raw("mine.rpcstream.*", user="caller") as raw,
         service.client(nats=login("caller"), token="t0ken") as client,
     ):
-        raw.publish(service.root + "size", about(ask=1, method="size", size=SIZE, ids=[1]), "mine.rpcstream.1")
+        raw.publish(service.root + "size", ask(method="size", size=SIZE), "mine.rpcstream.1")
         assert (await raw.next_but_acks()).json["error"]["code"] == -32005
         with pytest.raises(NotPermitted):
             await client.call("make", "x" * SIZE)
@@ -374,7 +384,7 @@ async def test_a_secret_for_one_method_permits_no_other(peer: Peer, call: bytes)
     assert (await direct.next())["error"]["code"] == -32006
 
 
-NOTE = b'{"ask":1,"method":"note","size":2000000,"ids":[1]'
+NOTE = b'{"method":"note","size":2000000'
 ECHO = NOTE.replace(b"note", b"echo")
 
 
@@ -396,13 +406,10 @@ ECHO = NOTE.replace(b"note", b"echo")
 async def test_a_question_with_two_members_of_one_name(peer: Peer, members: bytes) -> None:
     params = await peer.asked(call_id=5)
     direct = await peer.open(params)
-    peer.send("echo", ABOUT + members)
-    for subject in (params["session"], peer.root + "%24/direct"):  # they name no method
-        peer.raw.publish(subject, ABOUT + members, "mine.rpcstream.m")
-    secrets = [each["params"] for each in await peer.check() if "secret" in each.get("params", {})]
-    for each in secrets:
-        direct.send(secret_of(each))
-        await direct.next()
+    peer.send("echo", ASK + members)
+    for subject in (params["session"], f"{params['session']}.rpc.direct", peer.root + "rpc.direct"):
+        peer.raw.publish(subject, ASK + members, "mine.rpcstream.m")  # they name no method
+    await peer.check()
     direct.send(FORBIDDEN + b"\n")
     assert "error" in await direct.next()
 

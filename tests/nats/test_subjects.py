@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rpcstream.events.patterns import fault_of_pattern, fault_of_topic, matches
-from rpcstream.nats.subjects import SUBJECT_MAX, check_service, decoded, encoded, event_subject, event_tokens
+from rpcstream.nats.messages import SUBJECT_MAX, check_service, decoded, encoded, event_subject, event_tokens
 
 #: Any text, with many of the characters that have a meaning, and of those that forbidden ones become.
 NAMES = st.text(

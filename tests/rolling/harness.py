@@ -156,7 +156,8 @@ async def server_restarted(*, rounds: int, calls: int = 100, scheme: str = "tcp"
         servers = Programs("server", lambda: str(port), folder)
         running = await servers.start()
         port = int(servers.said.rpartition(":")[2])
-        async with calling(Calls(f"{scheme}://127.0.0.1:{port}", outcome, reconnect=True)) as callers:
+        patient: Any = {"wait_for": PATIENCE} if scheme == "http" else {"reconnect": True}
+        async with calling(Calls(f"{scheme}://127.0.0.1:{port}", outcome, **patient)) as callers:
             for _ in range(rounds):
                 await callers.more(calls)
                 await stop(running)

@@ -137,7 +137,7 @@ async def test_a_server_that_listens_by_itself_is_not_mounted_as_well() -> None:
     server = Lived()
     app = server.asgi()
     async with server.listening(port=0):
-        with pytest.raises(RuntimeError, match="listens by itself"):
+        with pytest.raises(RuntimeError, match="already listens by itself"):
             await add(app)
     async with app.lifespan():
         with pytest.raises(RuntimeError, match="running already in an ASGI server"):

@@ -218,7 +218,7 @@ def test_a_second_signal_stops_at_once(what: str) -> None:
 # -- handlers that do not end ----------------------------------------------------------------------------------------
 
 BLOCKING = [("block", "hang"), ("keep_all", "keep_all")]
-LEFT = "left behind, since they did not end when they were cancelled: "
+LEFT = "abandoned, because they did not end when cancelled: "
 
 
 @pytest.mark.slow
@@ -229,7 +229,7 @@ LEFT = "left behind, since they did not end when they were cancelled: "
         *[(each, 0, ENDED[1], [f"{LEFT}methods '{each}'"]) for each in ("swallow", "batched")],
         ("page", 0, ENDED[1], [f"{LEFT}'page'"]),
         ("thread", 0, ENDED[1], ["methods at work: 'thread'"]),
-        ("to_thread", 0, ENDED[1], ["methods at work: 'to_thread'", "run_in_executor do not end, and are l"]),
+        ("to_thread", 0, ENDED[1], ["methods at work: 'to_thread'", "run_in_executor did not end and were a"]),
         *[
             (each, KILLED, "", ["exiting at once: the event loop has been blocked", f"in {by}\n"])
             for each, by in BLOCKING

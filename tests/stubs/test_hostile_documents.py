@@ -81,7 +81,7 @@ def long_descriptions() -> Any:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        *((each, "no OpenRPC document") for each in (None, [], {}, {"methods": {}}, {"methods": "x"})),
+        *((each, "not an OpenRPC document") for each in (None, [], {}, {"methods": {}}, {"methods": "x"})),
         (
             {"methods": [{"name": f"m{at}"} for at in range(20_001)]},
             "has 20,001 methods, and at most 20,000",

@@ -32,6 +32,28 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reas
 #: Four connections may be open.
 FOUR = APP.replace("Server(", "Server(limits=Limits(max_connections=4), ").replace("Server\n", "Limits, Server\n")
 
+#: A worker that can be made to take all of its file descriptors.
+TAKES_DESCRIPTORS = f"""
+import resource
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+files = []
+{APP}
+
+@server
+def fill() -> None:
+    try:
+        while True:
+            files.append(os.dup(2))
+    except OSError:
+        pass
+
+@server
+def free() -> None:
+    while files:
+        os.close(files.pop())
+"""
+
 
 def clients(stack: ExitStack, address: str, number: int) -> list[Client]:
     return [stack.enter_context(Client(address)) for _ in range(number)]
@@ -101,6 +123,20 @@ class TestConnections:
                     client.close()
             until_in_thread(lambda: sum(worker["connections"] for worker in three.workers()) == 58)
             assert [client.pid() for client in clients(stack, three.address, 3)] == [pids[0]] * 3
+
+    def test_one_that_a_worker_has_no_descriptor_for_is_closed(self, start: StartWorkers) -> None:
+        program = start("--workers", "1", "--set", "max_requests=1000000", app=TAKES_DESCRIPTORS)
+        with Client(program.address) as client:
+            pid = client.pid()
+            client.fill()
+            with socket.create_connection(program.place, timeout=20) as refused:
+                assert refused.recv(1) == b""
+            until_in_thread(lambda: "no connection can be accepted for now" in program.log)
+            client.free()
+            with Client(program.address) as other:
+                assert other.pid() == pid
+            assert client.call("rpc.stats")["connections"] == 1
+        assert program.end() == 0
 
     def test_those_that_say_nothing_count_until_they_are_closed(self, three: WorkersProcess) -> None:
         three.wait_until_free()

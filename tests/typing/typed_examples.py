@@ -180,14 +180,13 @@ def sync_conversation(client: Client) -> None:
             assert_type(value, Any)
     client.subscribe("ticks", policy="drop")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
 
-    assert_type(client.offer(shared=True), list[str])
+    assert_type(client.offer(), list[str])
     assert_type(client.withdraw("double"), list[str])
     assert_type(client.publish("sensors.room1", 21.5, retain=True), int)
     assert_type(client.notify_client("gpu-1", "reload", model="small"), bool)
     assert_type(client.registered_name, str | None)
-    assert_type(client.call_sync("add", {"a": 1}), Any)
     client.submit.add(1, 2).add_done_callback(print)
-    client.offer(shared="add")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
+    client.offer(shared=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
     client.publish(1, 2)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
     client.wait_closed()
 
@@ -220,11 +219,11 @@ async def async_conversation(client: AsyncClient) -> None:
         print(item)
     async with client.subscribe("ticks", returns=float) as ticks:
         assert_type(ticks.reconnects, int)
-    assert_type(await client.offer(shared=True), list[str])
+    assert_type(await client.offer(), list[str])
     assert_type(await client.withdraw(), list[str])
     assert_type(await client.publish("sensors.room1", 21.5), int)
     assert_type(await client.notify_client("gpu-1", "reload", "small"), bool)
-    await client.offer(shared="yes")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
+    await client.offer(shared=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
     await client.wait_closed()
 
 

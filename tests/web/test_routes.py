@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import shutil
+import subprocess
 from html import unescape
 from pathlib import Path
 
@@ -151,9 +153,15 @@ async def test_what_is_public() -> None:
 # -- /rpcstream.js, the client, and /docs, the explorer --------------------------------------------------------------
 
 WEB = Path(rpcstream.web.__file__).parent
-CLIENT = (WEB / "client.js").read_bytes()
 FOLDER = WEB / "explorer"
-FILES = sorted(f"/docs/{path.name}" for path in FOLDER.iterdir() if path.suffix in (".js", ".css", ".svg"))
+FILES = ("/docs/explorer.js", "/docs/style.css", "/docs/icon.svg")
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a program without comments and indentation."""
+    code = re.sub(r"/\*\*.*?\*/", "", path.read_text("utf-8"), flags=re.DOTALL)
+    lines = [line.strip() for line in code.splitlines() if line.strip() and not line.strip().startswith("//")]
+    return [re.sub(r" *//.*", "", line) if re.match(r"""[^"'`/]*//""", line) else line for line in lines]
 
 
 async def found(server: Server, path: str) -> bytes | None:
@@ -177,7 +185,8 @@ async def test_only_a_server_that_is_told_to_answers_with_the_client() -> None:
             assert is_packed is (said in ("gzip, deflate, br", "br, GZIP;q=0.5"))
             kind = ("Accept-Encoding", "text/javascript; charset=utf-8")
             assert (page.headers["vary"], page.headers["content-type"]) == kind
-            assert (gzip.decompress(page.content) if is_packed else page.content) == CLIENT
+            content = gzip.decompress(page.content) if is_packed else page.content
+            assert b"\nexport class Client {\n" in content
             tag = page.headers["etag"]
             assert (await site.page("/rpcstream.js", accept_encoding=said, if_none_match=tag)).status == 304
             other = "br" if is_packed else "gzip"
@@ -193,26 +202,40 @@ async def test_the_explorer_and_all_its_files_are_there_public_and_small() -> No
             page = await site.page(path, accept_encoding="br, gzip")
             assert page.status == 200, path
             assert gzip.decompress(page.content)
-            size += len(page.content) if path != "/rpcstream.js" else 0
+            size += len(page.content)
             assert page.headers["x-content-type-options"] == "nosniff"
             if path != "/rpcstream.js":
                 policy = dict(part.split(" ", 1) for part in page.headers["content-security-policy"].split("; "))
                 assert policy.pop("default-src") == "'none'"
                 assert set(policy.values()) <= {"'self'", "'none'", "'self' blob:", "'script'"}
                 assert (policy["require-trusted-types-for"], policy["frame-ancestors"]) == ("'script'", "'none'")
-        assert (await site.page("/docs/__init__.py", authorization="Bearer horse")).status == 404
+        for name in ("__init__.py", "dom.js"):
+            assert (await site.page(f"/docs/{name}", authorization="Bearer horse")).status == 404
     assert size < 90_000
     assert await found(Server(), "/docs") is None
 
 
-async def test_programs_are_sent_without_comments_and_indentation() -> None:
+async def test_programs_are_sent_without_comments_and_indentation(tmp_path: Path) -> None:
     async with RoutesClient(docs=True) as site:
-        for path in FOLDER.glob("*.js"):
-            source = path.read_text("utf-8")
-            wanted = re.sub(r"/\*\*.*?\*/", "", source, flags=re.DOTALL).splitlines()
-            lines = [line.lstrip(" ") for line in wanted if not line.strip().startswith("//")]
-            _, sent = await site.text(f"/docs/{path.name}")
-            assert [line for line in sent.splitlines() if line] == [line for line in lines if line]
+        page, client = [(await site.text(path))[1] for path in ("/docs/explorer.js", "/rpcstream.js")]
+    assert [line for line in client.splitlines() if line] == lines_of(WEB / "client.js")
+    sent = "\n".join(line for line in page.splitlines() if line)
+    for path in FOLDER.glob("*.js"):
+        own = [line.removeprefix("export ") for line in lines_of(path) if not line.startswith("import ")]
+        assert sent.count("\n".join(own)) == 1, path.name
+    assert not re.search("^(import(?! \\* as \\$rpcstream )|export) ", sent, re.MULTILINE)
+    if node := shutil.which("node"):
+        for name, text in (("page.mjs", page), ("client.mjs", client)):
+            (tmp_path / name).write_text(text)
+            subprocess.run([node, "--check", tmp_path / name], check=True, timeout=60)
+
+
+def test_no_string_of_a_program_has_lines_that_lose_their_indentation() -> None:
+    for path in (WEB / "client.js", *FOLDER.glob("*.js")):
+        for line in lines_of(path):
+            quotes = re.sub(r"```|\[\^`", "", line).count("`")
+            assert quotes % 2 == 0, f"{path.name}: {line}"
+            assert not line.endswith("\\"), f"{path.name}: {line}"
 
 
 def test_no_file_names_another_host_or_makes_markup_of_text() -> None:

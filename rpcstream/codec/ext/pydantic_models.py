@@ -37,7 +37,7 @@ class ModelHint:
 
     def __init__(self, cls: Any) -> None:
         if cls is pydantic.BaseModel:
-            raise TypeError("pydantic.BaseModel has no fields: the hint is a model of yours")
+            raise TypeError("pydantic.BaseModel has no fields: use your own model as the hint")
         self._cls = cls
         self.name = type_name(cls)
         try:
@@ -45,7 +45,7 @@ class ModelHint:
         except (RuntimeError, TypeError, ValueError, NameError) as error:
             reason = str(error).partition("\n")[0]
             raise TypeError(
-                f"{self.name} cannot be sent as JSON: {reason}. Arrays and images stand beside a model, as "
+                f"{self.name} cannot be sent as JSON: {reason}. Pass arrays and images outside the model, as "
                 "parameters or in a dataclass"
             ) from error
         self._ref: dict[str, Any] = refs[cls, "validation"]

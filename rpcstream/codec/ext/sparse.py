@@ -35,7 +35,7 @@ def encode_sparse(value: Any, encoding: Encoding) -> object:
     sparse = optional_module("scipy.sparse", "sparse")
     kind = "array" if isinstance(value, sparse.sparray) else "matrix"
     if value.format not in _PARTS or type(value) is not getattr(sparse, f"{value.format}_{kind}"):
-        raise EncodeError(f"a {type_name(type(value))} has no form on the wire: send tocsr() of it, or tocoo()")
+        raise EncodeError(f"a {type_name(type(value))} has no form on the wire: convert it with tocsr() or tocoo()")
     parts = {name: getattr(value, name) for name in _PARTS[value.format]}
     if "coords" in parts:
         parts["coords"] = list(parts["coords"])

@@ -83,7 +83,7 @@ def _read_stream(payload: object, reading: Reading) -> Any:
     """The `pyarrow.Table` of an Arrow IPC stream, over the memory of the stream.
 
     Raises:
-        ValueError: it is no such stream, or one that is not taken, or what is in it is not valid.
+        ValueError: it is no such stream, or one that is not accepted, or what is in it is not valid.
         DecodeElsewhere: not in this thread.
     """
     size = payload_size(payload)
@@ -95,7 +95,7 @@ def _read_stream(payload: object, reading: Reading) -> Any:
     try:
         for message in pa.ipc.MessageReader.open_stream(data):
             if message.type in _BATCHES and _is_compressed(message):
-                raise ValueError("its buffers are compressed: send them as they are")
+                raise ValueError("its buffers are compressed: send them uncompressed")
         with pa.ipc.open_stream(data) as reader:
             columns = sum(map(_check_column, reader.schema))
         reading.take_values(columns)
@@ -108,7 +108,7 @@ def _read_stream(payload: object, reading: Reading) -> Any:
     except (DecodeElsewhere, MessageTooLarge):
         raise
     except Exception as error:  # of many kinds
-        raise ValueError(f"not an Arrow IPC stream that is taken: {shortened(str(error), 200)}") from None
+        raise ValueError(f"cannot read the Arrow IPC stream: {shortened(str(error), 200)}") from None
     return table
 
 
@@ -145,7 +145,7 @@ def _check_column(field: Any, depth: int = 0) -> int:
     is_refused = "_view" in text.partition("<")[0] or pa.types.is_run_end_encoded(kind) or pa.types.is_union(kind)
     if is_refused or (depth and (pa.types.is_dictionary(kind) or pa.types.is_null(kind))):
         where = " inside of another type" if depth else ""
-        raise ValueError(f"a column of type {shortened(str(kind))} is not taken{where}: cast it")
+        raise ValueError(f"a column of type {shortened(str(kind))} is not accepted{where}: cast it")
     storage = getattr(kind, "storage_type", kind)
     return 1 + sum(_check_column(storage.field(number), depth + 1) for number in range(storage.num_fields))
 
@@ -175,7 +175,7 @@ def _polars(table: Any) -> Any:
 def _pandas(table: Any) -> Any:
     objects = sum(_objects_in(chunk, is_outer=True) for column in table.columns for chunk in column.chunks)
     if objects > _FREE_VALUES // 100 + table.get_total_buffer_size() // _OBJECT_BYTES:
-        raise ValueError(f"{objects} objects are too many for the bytes of the stream: use types of Arrow")
+        raise ValueError(f"{objects} objects are too many for the bytes of the stream: use Arrow types")
     return table.to_pandas()
 
 

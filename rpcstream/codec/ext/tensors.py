@@ -29,7 +29,7 @@ def encode_tensor(value: Any, encoding: Encoding) -> object:
     if value.layout is not torch.strided or value.is_quantized or value.is_meta:
         kind = "meta" if value.is_meta else "quantized" if value.is_quantized else value.layout
         raise EncodeError(
-            f"a {kind} tensor has no form on the wire: send to_dense() or dequantize() of it, or its parts"
+            f"a {kind} tensor has no form on the wire: convert it with to_dense() or dequantize(), or send its parts"
         )
     tensor = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
     name = _name(value.dtype)

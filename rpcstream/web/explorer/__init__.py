@@ -1,7 +1,7 @@
-"""The explorer: a page at `/docs` on which people see the methods of a server, and call them.
+"""The explorer: a page at `/docs` where people see and call the methods of a server.
 
-The page has nothing of the server in it: what it shows comes by the calls that it makes, for which it must authenticate
-like any other client. So it is public.
+The page contains nothing about the server. It makes calls to get its content, and must authenticate for them like any
+other client. So the page itself is public.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 
 from ...wire.http_messages import Request, Response
 from ..html import escape
-from ..static import Content, Headers, type_of
+from ..static import Content, Headers, type_of, without_comments
 
 _FOLDER = Path(__file__).parent
-_FILES = sorted(path.name for path in _FOLDER.iterdir() if path.suffix in (".css", ".js", ".svg"))
+_FILES = ("explorer.js", "style.css", "icon.svg")
 
 #: What the page may load, and from where: its own files, pictures and sounds that it has made, and its server. Texts
 #: cannot become markup or programs (Trusted Types without any policy), no other page can show it in a frame, and it
@@ -65,17 +65,33 @@ def _answer_file(name: str, request: Request, parameters: object) -> Response:
 
 @cache
 def _file(name: str) -> Content:
-    content = (_FOLDER / name).read_bytes()
-    return Content(_slim(content) if name.endswith(".js") else content, type_of(name), _HEADERS, packed=True)
+    content = _program() if name == "explorer.js" else (_FOLDER / name).read_bytes()
+    return Content(content, type_of(name), _HEADERS, packed=True)
 
 
-#: Comments that have lines of their own, and indentation. No text of the page's programs has more than one line.
-_COMMENTS = re.compile(rb"^ *(/\*\*((?!\*/).)*\*/|//[^\n]*)\n|^ +", re.DOTALL | re.MULTILINE)
+#: Imports and exports as the modules of the page write them.
+_IMPORT = re.compile(r'^import (\{[^}]+\}) from "\.\.?/(\w+)\.js"$', re.MULTILINE)
+_EXPORT = re.compile(r"^export ((?:async )?(?:const|class|function\*?) (\w+))", re.MULTILINE)
 
 
-def _slim(program: bytes) -> bytes:
-    """A JavaScript file without comments and indentation, which saves a seventh of what the page transfers."""
-    return _COMMENTS.sub(b"", program)
+def _program() -> bytes:
+    """All modules of the page in one file, which the browser gets in one round trip.
+
+    Each module becomes a function that returns what it exports; those that it imports come before it.
+    """
+    parts: dict[str, str] = {}
+
+    def add(name: str) -> None:
+        text = without_comments((_FOLDER / f"{name}.js").read_bytes()).decode()
+        for _, imported in _IMPORT.findall(text):
+            if imported != "rpcstream" and imported not in parts:
+                add(imported)
+        exported = ", ".join(each for _, each in _EXPORT.findall(text))
+        body = _EXPORT.sub(r"\1", _IMPORT.sub(r"const \1 = $\2", text))
+        parts[name] = f"const ${name} = (() => {{\n{body}return {{ {exported} }}\n}})()\n"
+
+    add("explorer")
+    return "".join(['import * as $rpcstream from "../rpcstream.js"\n', *parts.values()]).encode()
 
 
 @cache

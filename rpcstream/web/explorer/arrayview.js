@@ -1,5 +1,6 @@
 // What there is to see of an array: a picture, a heat map, lines or points, a histogram, its values and statistics.
 
+import { inSlices, NdArray } from "../rpcstream.js"
 import { nameOf, npy, numbersOf } from "./arrays.js"
 import { drawLines, lineCanvas, numberNode, short } from "./chart.js"
 import { comparison } from "./compare.js"
@@ -7,8 +8,7 @@ import { h, iconButton, save, segments, shown, sizeOf } from "./dom.js"
 import { areClasses, classLegend, paint, regionOf, scaleBar } from "./heatmap.js"
 import { histogram } from "./histogram.js"
 import { probe, zoomButton } from "./pictures.js"
-import { arePoints, pointsOf, scatter } from "./scatter.js"
-import { inSlices } from "./slices.js"
+import { arePoints, scatter } from "./scatter.js"
 import { isSound, soundView } from "./sound.js"
 import { count, describe } from "./statistics.js"
 
@@ -53,7 +53,7 @@ function waysOf(given) {
   const { array, numbers, range, env, size } = given
   const { shape, dtype } = array
   const ways = {}
-  if (arePoints(shape, dtype)) ways.Scatter = () => scatter(pointsOf(shape, numbers))
+  if (arePoints(shape, dtype)) ways.Scatter = () => scatter(shape, numbers)
   if (shape.length === 1 && size > 1) ways.Line = () => lines({ "": numbers })
   else if (shape.length > 1) {
     const channels = shape.length >= 3 && [3, 4].includes(shape.at(-1)) ? shape.at(-1) : 1
@@ -61,7 +61,7 @@ function waysOf(given) {
     if (shape.length === 2 && Math.min(...shape) <= MOST_LINES && Math.max(...shape) > 2) ways.Lines = () => lines(rowsOf(shape, numbers))
   }
   if (range.nans < size && size > 1) ways.Histogram = () => histogram(numbers, dtype, range)
-  if (isSound(array)) ways.Sound = () => soundView(array, numbers, env.rate)
+  if (isSound(array)) ways.Sound = () => soundView(array, numbers, range, env.rate)
   if (size <= MOST_VALUES) ways.Values = () => valuesText(array)
   return ways
 }
@@ -135,13 +135,19 @@ function layerField(layers, onPick) {
 function downloads(array) {
   const { shape, data } = array
   const files = [iconButton("save", "Save .npy", () => save("array.npy", npy(array)))]
-  if (shape.length > 0 && shape.length < 3 && data.length <= MOST_VALUES * 100) files.push(iconButton("save", ".csv", () => save("array.csv", csvOf(array)), { "aria-label": "Save .csv" }))
+  if (shape.length > 0 && shape.length < 3 && data.length <= MOST_VALUES * 100) files.push(iconButton("save", ".csv", async () => save("array.csv", new Blob(await inSlices(csvRows(array)), { type: "text/csv" })), { "aria-label": "Save .csv" }))
   return files
 }
 
-function csvOf(array) {
-  const rows = array.toArray().map((row) => [row].flat().join(","))
-  return new Blob([`${rows.join("\n")}\n`], { type: "text/csv" })
+/** Work for `inSlices`: the rows of an array as lines. */
+function* csvRows({ dtype, shape: [height, width = 1], data }) {
+  const lines = []
+  const each = data.length / height
+  for (let row = 0; row < height; row++) {
+    lines.push(`${new NdArray(dtype, [width], data.subarray(row * each, (row + 1) * each)).values().join(",")}\n`)
+    yield
+  }
+  return lines
 }
 
 /** The items as nested lists. */

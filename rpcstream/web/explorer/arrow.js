@@ -1,7 +1,7 @@
 // Tables in the stream format of Apache Arrow, which frames of pandas and polars have on the wire: read where they are
 // looked at, row by row (see "Arrow columnar format" in the documentation of Apache Arrow).
 
-const FRAMES = ["arrow", "polars", "pandas"]
+export const FRAMES = ["arrow", "polars", "pandas"]
 /** Whether a value is a table as the client has it: its kind, and a stream of Arrow. */
 export const isFrame = (value) => FRAMES.includes(value?.$type) && value.data instanceof Uint8Array
 

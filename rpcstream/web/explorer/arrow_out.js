@@ -1,5 +1,6 @@
 // Tables of texts as a stream of Apache Arrow, which methods take: the opposite of arrow.js.
 
+const BATCH = 2000 // rows that are written at once
 const utf8 = new TextEncoder()
 const isDay = (text) => !Number.isNaN(Date.parse(text)) && new Date(text).toISOString().startsWith(text)
 const isMoment = (text, zone) => zone.test(text) && isDay(text.slice(0, 10)) && !Number.isNaN(Date.parse(text.replace(" ", "T")))
@@ -121,10 +122,10 @@ function message(kind, head, bodySize) {
   return [bytesOf(Uint32Array.of(0xffffffff, flat.end)), Uint8Array.from(flat.bytes)]
 }
 
-/** The bytes of a stream. A column is `{ name, type, cells }`, with a type of `COLUMNS`; each has `count` cells. */
-export function writeTable(columns, count) {
+/** The message and the body of a part of the rows. */
+function batch(columns, start) {
   const [nodes, buffers, body] = [[], [], []]
-  let size = 0
+  let [count, size] = [0, 0]
   function add(array) {
     const bytes = bytesOf(array)
     const rest = -bytes.length & 7
@@ -133,11 +134,23 @@ export function writeTable(columns, count) {
     size += bytes.length + rest
   }
   for (const { type, cells } of columns) {
-    const nulls = cells.filter((each) => each === null).length
+    const part = cells.slice(start, start + BATCH)
+    const nulls = part.filter((each) => each === null).length
+    count = part.length
     nodes.push([count, nulls])
-    add(nulls ? bits(cells, (each) => each !== null) : new Uint8Array())
-    COLUMNS[type].write(cells).forEach(add)
+    add(nulls ? bits(part, (each) => each !== null) : new Uint8Array())
+    COLUMNS[type].write(part).forEach(add)
   }
+  return [...message(3, table(count, pairs(nodes), pairs(buffers)), size), ...body]
+}
+
+/** Work for `inSlices`: the bytes of a stream. A column is `{ name, type, cells }`, with a type of `COLUMNS`; all have as many cells. */
+export function* writeTable(columns) {
   const fields = columns.map(({ name, type }) => table(string(name), 1, COLUMNS[type].id, table(...COLUMNS[type].fields), null, list([])))
-  return joined([...message(1, table(0, list(fields)), 0), ...message(3, table(count, pairs(nodes), pairs(buffers)), size), ...body, bytesOf(Uint32Array.of(0xffffffff, 0))])
+  const parts = message(1, table(0, list(fields)), 0)
+  for (let start = 0; start < columns[0].cells.length; start += BATCH) {
+    parts.push(...batch(columns, start))
+    yield
+  }
+  return joined([...parts, bytesOf(Uint32Array.of(0xffffffff, 0))])
 }

@@ -21,11 +21,13 @@ export function makeBoard(shelf, label, onSize, ...tools) {
     shown_ = blob
     board.isReady = false
     if (blob) {
-      image.src = URL.createObjectURL(await asStored(blob))
+      const stored = await asStored(blob)
+      if (blob !== shown_) return // another picture came meanwhile
+      image.src = URL.createObjectURL(stored)
       await image.decode().catch(() => null)
       URL.revokeObjectURL(image.src)
     }
-    if (blob !== shown_) return // another picture came meanwhile
+    if (blob !== shown_) return
     const { naturalWidth: width, naturalHeight: height } = image
     board.isReady = Boolean(blob) && width > 0 && width * height <= LARGEST
     empty.textContent = blob && !board.isReady ? "This picture cannot be drawn on." : "Choose a picture, and draw on it here."
@@ -41,7 +43,7 @@ export function makeBoard(shelf, label, onSize, ...tools) {
 }
 
 /** The place of a pointer on a canvas, in pixels of the picture. */
-export function placeOf(event, canvas) {
+function placeOf(event, canvas) {
   const { left, top, width, height } = canvas.getBoundingClientRect()
   const inside = (value, most) => Math.min(most, Math.max(0, value))
   return { x: inside(((event.clientX - left) / width) * canvas.width, canvas.width), y: inside(((event.clientY - top) / height) * canvas.height, canvas.height) }

@@ -50,13 +50,13 @@ export function callCard(call, { pictures, isStream, credit }, onError, onEnd) {
   const before = { ...wire.totals }
   const stop = new AbortController()
   const status = h("span", { role: "status" }, "running")
-  const sizes = h("span", { class: "note" })
+  const sizes = h("p", { class: "note sizes" })
   const halt = button("Stop", () => stop.abort(), { class: "stop" })
   const progress = progressBar()
   const output = h("div", { class: "output" })
   const id = uid()
   let result // of a call that is no stream, for the history
-  const node = h("section", { class: "card", "aria-labelledby": id }, h("div", { class: "tools" }, h("h3", { id }, shown(method.name)), status, sizes, halt, progress.nodes), output)
+  const node = h("section", { class: "card", "aria-labelledby": id }, h("div", { class: "tools" }, h("h3", { id }, shown(method.name)), status, halt, progress.nodes), output, sizes)
   const end = (text) => {
     const { in: came, out: went, messages } = wire.totals
     status.textContent = text

@@ -16,26 +16,30 @@ export const lineCanvas = () => h("canvas", { class: "line", role: "img", width:
 
 /** The colours of lines, which both themes show. */
 const COLOURS = ["", "#d9730d", "#0f9d78", "#c2399b", "#8a63d2", "#b58900", "#3b8fd6", "#c0504d"]
-export const colourOf = (canvas, at) => COLOURS[at % COLOURS.length] || getComputedStyle(canvas).color
+const colourOf = (canvas, at) => COLOURS[at % COLOURS.length] || getComputedStyle(canvas).color
 
 /** Draw lists of numbers, by their names, as lines; on a scale of logarithms if `isLog`, with every `stride`th value. */
 export function drawLines(canvas, series, isLog = false, stride = 1) {
   const { width, height } = canvas
   const context = canvas.getContext("2d", { willReadFrequently: true })
+  const area = areaOf(canvas)
+  const { zoom, top, bottom, left, right } = area
   const entries = Object.entries(series)
   const scaled = (value) => (isLog ? (value > 0 ? Math.log10(value) : NaN) : value)
   const all = entries.map(([, values]) => statistics(values))
   const [least, greatest] = [Math.min(...all.map((each) => each.least)), Math.max(...all.map((each) => each.greatest))]
   const [low, high] = isLog ? [Math.min(...entries.flatMap(([, values]) => [...values].map(scaled).filter(Number.isFinite))), scaled(greatest)] : [least, greatest]
-  const zoom = canvas.clientWidth ? width / canvas.clientWidth : 2
-  const [top, bottom, left, right] = [12 * zoom, height - 24 * zoom, 58 * zoom, width - 16 * zoom]
   const y = (value) => bottom - ((scaled(value) - low) / (high - low || 1)) * (bottom - top)
   context.clearRect(0, 0, width, height)
   const count = entries[0]?.[1].length ?? 0
-  drawScales(context, { top, bottom, left, right, zoom, last: (count - 1) * stride, text: canvas.parentElement ?? canvas, at: (part) => {
-    const value = high - part * (high - low)
+  const last = (count - 1) * stride
+  drawScales(context, area, (part) => {
+    const value = low + part * (high - low)
     return short(isLog ? 10 ** value : value)
-  } })
+  }, (part) => {
+    const index = Math.round(part * last)
+    return last < 1 || (last < 4 && part % 1) ? [] : [index.toLocaleString(), index / last]
+  })
   context.lineWidth = 1.6 * zoom
   entries.forEach(([, values], which) => {
     context.strokeStyle = colourOf(canvas, which)
@@ -58,15 +62,25 @@ export function drawLines(canvas, series, isLog = false, stride = 1) {
   canvas.setAttribute("aria-label", `${names ? `lines of ${names}, ` : "line of "}${count} numbers from ${least} to ${greatest}`)
 }
 
+/** Where a chart is drawn on its canvas, with room for its scales; `zoom` is how many of its pixels one of the page is. */
+export function areaOf(canvas, edge = 0) {
+  const { width, height } = canvas
+  const zoom = canvas.clientWidth ? width / canvas.clientWidth : 2
+  return { zoom, top: (12 + edge) * zoom, bottom: height - (24 + edge) * zoom, left: (58 + edge) * zoom, right: width - (16 + edge) * zoom }
+}
+
 const PARTS = [0, 0.25, 0.5, 0.75, 1]
 
-/** Lines across with their values at the left, and below them the places of the values, from 0 to `last`. */
-function drawScales(context, { top, bottom, left, right, zoom, last, text, at }) {
-  context.strokeStyle = context.fillStyle = getComputedStyle(text).color
+/**
+ * Lines across with their values at the left, and values below. `yText(part)` gives the text at a part of the height;
+ * `xText(part)` gives a text and the part of the width where it stands, or nothing.
+ */
+export function drawScales(context, { zoom, top, bottom, left, right }, yText, xText) {
+  context.strokeStyle = context.fillStyle = getComputedStyle(context.canvas.parentElement ?? context.canvas).color
   context.lineWidth = zoom / 2
   context.font = `${11 * zoom}px system-ui, sans-serif`
   for (const part of PARTS) {
-    const y = top + part * (bottom - top)
+    const y = bottom - part * (bottom - top)
     context.globalAlpha = 0.18
     context.beginPath()
     context.moveTo(left, y)
@@ -75,10 +89,10 @@ function drawScales(context, { top, bottom, left, right, zoom, last, text, at })
     context.globalAlpha = 0.8
     context.textAlign = "right"
     context.textBaseline = "middle"
-    context.fillText(at(part), left - 6 * zoom, y)
-    if (last < 1 || (last < 4 && part % 1)) continue
+    context.fillText(yText(part), left - 6 * zoom, y)
     context.textAlign = "center"
-    context.fillText(Math.round(part * last).toLocaleString(), left + (Math.round(part * last) / last) * (right - left), bottom + 14 * zoom)
+    const [text, at] = xText(part)
+    if (text !== undefined) context.fillText(text, left + at * (right - left), bottom + 14 * zoom)
   }
   context.globalAlpha = 1
 }

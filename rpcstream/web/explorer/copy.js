@@ -3,6 +3,7 @@
 import { NdArray } from "../rpcstream.js"
 import { isFrame } from "./arrow.js"
 import { exact, jsonText } from "./dom.js"
+import { isRich } from "./schemas.js"
 
 const quote = (text) => JSON.stringify(text)
 const shell = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`)
@@ -10,7 +11,6 @@ const isName = (name) => /^[A-Za-z_]\w*$/.test(name)
 const KEYWORDS = new Set("False None True and as assert async await break class continue def del elif else except finally for from global if import in is lambda nonlocal not or pass raise return try while with yield".split(" "))
 // As an item of the command line: without the signs that have a meaning there, such as "-", "=", ":" and "@".
 const isItemName = (name) => /^[\p{L}_][\p{L}\p{M}\p{N}_.]*$/u.test(name)
-const isRich = (value) => value instanceof Blob || value instanceof NdArray || value instanceof Uint8Array || isFrame(value)
 
 const READERS = { pandas: ["import pandas as pd", "pd"], polars: ["import polars as pl", "pl"], arrow: ["from pyarrow import csv", "csv"] }
 

@@ -62,12 +62,12 @@ class Field {
     for (const event of ["input", "change"]) this.body.addEventListener(event, () => this.#edited())
   }
 
-  /** The type, the bounds and the default; the default of a text is its placeholder. */
+  /** The type, the bounds and the default. */
   #showHead() {
     const editor = this.#editor
     const typeName = typeText(this.schema, this.env.schemas)
     const notes = [editor?.limits ? `${typeName}, ${editor.limits}` : typeName]
-    if (this.default && !(this.#hasPlaceholder())) notes.push(`default ${this.default}`)
+    if (this.default) notes.push(`default ${this.default}`)
     this.title.append(...notes.map((each) => h("span", { class: "note" }, each)), this.open, this.reset)
   }
 
@@ -82,7 +82,7 @@ class Field {
       editor.input.id = uid()
       if (!this.isBig) this.label.setAttribute("for", editor.input.id)
       editor.input.setAttribute("aria-describedby", this.error.id)
-      if (!this.isRequired && this.#hasPlaceholder()) editor.input.placeholder = this.default || editor.input.placeholder
+      if (!this.isRequired && this.default && this.#hasPlaceholder()) Object.assign(editor.input, { placeholder: this.default, className: this.default === "None" ? "" : "preset" })
     }
     this.body.append(withUnit(editor, this.resolved["x-unit"]))
     return editor
@@ -120,7 +120,6 @@ class Field {
     this.body.hidden = isBig && !isSent
     this.open.hidden = !isBig || isSent
     this.reset.hidden = isRequired || !isSent
-    this.body.classList.toggle("unsent", !isSent)
   }
 
   #clear() {
@@ -330,15 +329,12 @@ export function objectEditor(members, env, level = 0) {
   const fields = new Map(members.slice(0, MOST_FIELDS).map((each) => [each.name, field(each.name, each.schema, env, { ...each, level })]))
   const node = h("div", { class: "fields" }, [...fields.values()].map((each) => each.node))
   if (members.length > MOST_FIELDS) node.append(h("p", null, `${members.length - MOST_FIELDS} more are not shown`))
-  return { node, draft() {
+  function sent(read) {
     const made = Object.create(null)
-    for (const [name, each] of fields) if (each.isSent) made[name] = each.draft()
+    for (const [name, each] of fields) if (each.isSent) made[name] = read(name, each)
     return made
-  }, get() {
-    const made = Object.create(null)
-    for (const [name, each] of fields) if (each.isSent) made[name] = getAt(name, each)
-    return made
-  }, set(value) {
+  }
+  return { node, draft: () => sent((_, each) => each.draft()), get: () => sent(getAt), set(value) {
     for (const [name, each] of fields) each.set(value && Object.hasOwn(value, name) ? value[name] : undefined)
   }, fail: (path, text) => failAt(fields.get(String(path[0])), path, text) }
 }

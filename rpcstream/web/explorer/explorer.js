@@ -1,7 +1,6 @@
 // The page: the list of methods, the form of one of them, its calls and their results, and the other views.
 
 import { Client, NdArray, RpcError } from "../rpcstream.js"
-import { isFrame } from "./arrow.js"
 import { lostBanner } from "./banner.js"
 import { callCard } from "./call.js"
 import { WAYS } from "./copy.js"
@@ -12,7 +11,7 @@ import { codePanel, copyText, markdown } from "./markup.js"
 import { makePalette } from "./palette.js"
 import { ask, Events, Hub } from "./panels.js"
 import { picturesIn } from "./pictures.js"
-import { Invalid, steps } from "./schemas.js"
+import { Invalid, isRich, steps } from "./schemas.js"
 import { signature } from "./signature.js"
 import { badges, startView } from "./start.js"
 import { paint } from "./theme.js"
@@ -53,7 +52,7 @@ function connect() {
   client?.close()
   delete state.dataset.wasOpen
   client = new Client(callsAt.href.replace(/^http/, "ws"), {
-    token: token || undefined, reconnect: { longest: 10_000 }, timeout: 0, limits: { maxValues: 10_000_000 },
+    token: token || undefined, reconnect: { longest: 10_000 }, timeout: 0, binary: "first", limits: { maxValues: 10_000_000, maxPngPixels: 0 },
     onMessage: (message) => wire.take(message),
     onRetry: (wait) => state.dataset.wasOpen && banner.waits(wait),
     onState: (name) => {
@@ -175,7 +174,7 @@ function linkOf(values) {
   const text = JSON.stringify(values, (_, value) => {
     if (typeof value === "bigint") return exact(value)
     if (value instanceof NdArray) return value.size <= 500 && !/[cMm]/.test(value.dtype) ? value.toArray() : undefined
-    return value instanceof Blob || value instanceof Uint8Array || isFrame(value) ? undefined : value
+    return isRich(value) ? undefined : value
   })
   return text.length < 8000 ? text : ""
 }

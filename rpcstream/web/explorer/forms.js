@@ -10,40 +10,30 @@ export function methodForm(method, schemas) {
     name: String(each.name ?? ""), schema: restSchema(each), isRequired: Boolean(each.required), description: each.description, rest: each["x-rest"],
   }))
   const editor = objectEditor(params, { schemas, shelf: shelfFor(params, schemas) })
-  const rest = (kind) => params.find((each) => each.rest === kind)?.name
+  const nameOf = (kind) => params.find((each) => each.rest === kind)?.name ?? Symbol()
+  const before = params.slice(0, params.findIndex((each) => each.rest === "positional"))
+
+  /** Values by name as params: an object, or an array where there are further positional ones. `inGap` is called for what is missing before them. */
+  function arranged({ [nameOf("named")]: more, [nameOf("positional")]: items, ...others }, inGap) {
+    const made = { ...others, ...more }
+    if (!items?.length) return [made]
+    return [[...before.map(({ name }) => (Object.hasOwn(made, name) ? made[name] : inGap(name))), ...items], made]
+  }
   return {
     node: editor.node,
     set: editor.set,
     /** The values by name. */
     values: () => editor.get(),
     /** The params as they are now, with examples for what is missing, for a program that shows the call. */
-    draft() {
-      const made = editor.draft()
-      const given = Object.assign(Object.create(null), made, made[rest("named")])
-      delete given[rest("named")]
-      const items = given[rest("positional")]
-      delete given[rest("positional")]
-      if (!items?.length) return given
-      return [...params.slice(0, params.findIndex((each) => each.rest === "positional")).map((each) => given[each.name] ?? null), ...items]
-    },
-    /** The params to send, an object, or an array where there are further positional ones. */
+    draft: () => arranged(editor.draft(), () => null)[0],
+    /** The params to send. */
     params(values) {
-      const made = Object.assign(Object.create(null), values)
-      const [named, positional] = [rest("named"), rest("positional")]
-      if (named !== undefined) {
-        const more = made[named]
-        delete made[named]
-        Object.assign(made, more)
-      }
-      const items = made[positional]
-      if (positional !== undefined) delete made[positional]
-      if (!items?.length) return made
-      const before = params.slice(0, params.findIndex((each) => each.rest === "positional"))
-      const gap = before.find((each) => !Object.hasOwn(made, each.name))
-      if (gap) editor.fail([gap.name], "it stands before further values, so it must be given")
-      if (gap) throw new Invalid("a value is missing")
-      if (Object.keys(made).length > before.length) throw new Invalid("further values go by position, so none can go by name")
-      return [...before.map((each) => made[each.name]), ...items]
+      const [made, named = {}] = arranged(values, (name) => {
+        editor.fail([name], "it stands before further values, so it must be given")
+        throw new Invalid("a value is missing")
+      })
+      if (Object.keys(named).length > before.length) throw new Invalid("further values go by position, so none can go by name")
+      return made
     },
     /** Show an error at the field that its path names; false if there is none. */
     fail(path, text) {

@@ -1,8 +1,8 @@
 // How often values occur, as bars.
 
+import { inSlices } from "../rpcstream.js"
 import { short } from "./chart.js"
 import { h } from "./dom.js"
-import { inSlices } from "./slices.js"
 import { count } from "./statistics.js"
 
 const [WIDTH, HEIGHT, MOST_BINS] = [640, 180, 48]

@@ -43,7 +43,7 @@ function leavesOf({ params, result, outcome }) {
 }
 
 /** The paths at which two calls differ: `[path, first, second]`; undefined where a call has no such path. */
-export function differences(first, second) {
+function differences(first, second) {
   const [left, right] = [leavesOf(first), leavesOf(second)]
   return [...new Set([...left.keys(), ...right.keys()])]
     .filter((path) => left.get(path) !== right.get(path)).map((path) => [path, left.get(path), right.get(path)])

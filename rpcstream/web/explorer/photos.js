@@ -1,16 +1,14 @@
 // Pictures that are given: from the camera and the clipboard, as thumbnails, and enlarged.
 
 import { button, h, icon, iconButton, shown, sizeOf } from "./dom.js"
-import { asStored, modeOf, sourceOf } from "./pictures.js"
+import { asStored, measured, modeOf, sourceOf } from "./pictures.js"
 import { openZoom } from "./zoom.js"
 
 /** The size and mode of a picture, in words. */
 export async function factsOf(file) {
-  const stored = await asStored(file)
-  const bitmap = await createImageBitmap(stored).catch(() => null)
-  const size = bitmap ? `${bitmap.width} × ${bitmap.height} · ` : ""
-  bitmap?.close()
-  const turned = stored === file ? "" : " · the method gets it as shown, not turned by EXIF"
+  const { blob, width, height } = await measured(file)
+  const size = width ? `${width} × ${height} · ` : ""
+  const turned = blob === file ? "" : " · the method gets it as shown, not turned by EXIF"
   return `${size}${await modeOf(file)} · ${sizeOf(file.size)}${turned}`
 }
 

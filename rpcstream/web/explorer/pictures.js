@@ -1,11 +1,19 @@
 // Pictures: their size, their mode and the values of their pixels.
 
+import { inSlices } from "../rpcstream.js"
 import { comparison } from "./compare.js"
 import { h, iconButton, save, shown, sizeOf } from "./dom.js"
 import { openZoom, pixelText } from "./zoom.js"
 
 const MOST_SENT = 8
 const CHANNELS = { L: 1, LA: 2, RGB: 3, RGBA: 4 }
+const RAW_MODES = ["I;16", ...Object.keys(CHANNELS)]
+const STRIP = 32_768 // pixels that are drawn at once
+const LARGEST = 64_000_000 // pixels, of which a canvas takes four bytes each
+const DISPLAYED = 1600 // pixels along the longer side of a picture that is not enlarged
+
+/** Whether a value can be shown as a picture: an image file, or raw pixels of a mode that is known here. */
+export const isPicture = (value) => value instanceof Blob && (value.type.startsWith("image/") || (Boolean(value.pixels) && RAW_MODES.includes(value.mode)))
 
 /** The mode of an image file, as Pillow names it, by the head of the file; "" where that does not say. */
 export async function modeOf(blob) {
@@ -31,6 +39,15 @@ export async function asStored(blob) {
   return new Blob([blob.slice(0, at), "\x01", blob.slice(at + 1)], { type: blob.type })
 }
 
+/** A picture as it is stored, as `blob`, and its size; without a size if this browser cannot read it. */
+export async function measured(file) {
+  const blob = await asStored(file)
+  const bitmap = await createImageBitmap(blob).catch(() => null)
+  const { width, height } = bitmap ?? {}
+  bitmap?.close()
+  return { blob, width, height }
+}
+
 /** The pixels of the last picture that was looked at. Only one is kept: 12 megapixels take 48 MB. */
 let latest = {}
 
@@ -41,11 +58,53 @@ export function sourceOf(blob) {
 }
 
 async function load(blob) {
-  const image = await createImageBitmap(await asStored(blob), { premultiplyAlpha: "none", colorSpaceConversion: "none" })
+  const image = await (blob.pixels ? drawRaw(blob) : createImageBitmap(await asStored(blob), { premultiplyAlpha: "none", colorSpaceConversion: "none" }))
   const mode = await modeOf(blob)
   const { width, height } = image
   const channels = /^[1LI]/.test(mode) && mode !== "LA" ? 1 : /A$/.test(mode) ? 4 : 3
   return { width, height, image, region: exactRegion(blob, width) ?? ((...box) => drawnRegion(image, channels, ...box)) }
+}
+
+/** Raw pixels as a canvas. The page answers to its user first, because taking a large message has kept it from that. */
+async function drawRaw(blob) {
+  await new Promise((resume) => setTimeout(resume))
+  return inSlices(paintRaw(blob))
+}
+
+/** Work for `inSlices`: raw pixels as a canvas, drawn strip by strip. */
+function* paintRaw({ pixels, mode, width, height }) {
+  if (width * height > LARGEST) throw Error("the picture is too large")
+  const canvas = new OffscreenCanvas(width, height)
+  const context = canvas.getContext("2d", { willReadFrequently: true })
+  const copy = mode === "I;16" ? copyHighBytes : copyChannels
+  const rows = Math.max(1, Math.floor(STRIP / width))
+  for (let top = 0; top < height; top += rows) {
+    const strip = new ImageData(width, Math.min(rows, height - top))
+    copy(pixels, strip.data, top * width, mode)
+    context.putImageData(strip, 0, top)
+    yield
+  }
+  return canvas
+}
+
+/** Write pixels as red, green, blue and alpha, from the pixel with the number `first` on. */
+function copyChannels(pixels, data, first, mode) {
+  const channels = CHANNELS[mode]
+  const [green, blue] = channels > 2 ? [1, 2] : [0, 0]
+  const alpha = channels % 2 ? -1 : channels - 1
+  for (let to = 0, from = first * channels; to < data.length; to += 4, from += channels) {
+    data[to] = pixels[from]
+    data[to + 1] = pixels[from + green]
+    data[to + 2] = pixels[from + blue]
+    data[to + 3] = alpha < 0 ? 255 : pixels[from + alpha]
+  }
+}
+
+function copyHighBytes(pixels, data, first) {
+  for (let to = 0, from = 2 * first + 1; to < data.length; to += 4, from += 2) {
+    data.fill(pixels[from], to, to + 3)
+    data[to + 3] = 255
+  }
 }
 
 /** The values of raw pixels, which the message has. */
@@ -89,32 +148,50 @@ export function zoomButton(load, { width, height }, pictures) {
   return iconButton("zoom", "Zoom", () => openZoom([...sent, { name: "result", load }]))
 }
 
+/** The picture of a file as an element; the promise gives its size when it is decoded. */
+function fileImage(blob) {
+  const image = h("img", { class: "picture", alt: "picture" })
+  const loaded = asStored(blob).then(async (stored) => {
+    image.src = URL.createObjectURL(stored)
+    await image.decode().finally(() => URL.revokeObjectURL(image.src))
+    return { width: image.naturalWidth, height: image.naturalHeight }
+  })
+  return [image, loaded, (text) => (image.alt = text)]
+}
+
+/** Raw pixels as an element, as large as they are displayed; the promise gives the size of the picture. */
+function rawImage(blob) {
+  const canvas = h("canvas", { class: "picture", role: "img", "aria-label": "picture", width: 0, height: 0 })
+  const loaded = sourceOf(blob).then(({ width, height, image }) => {
+    const part = Math.min(1, DISPLAYED / Math.max(width, height))
+    Object.assign(canvas, { width: Math.ceil(width * part), height: Math.ceil(height * part) })
+    const context = canvas.getContext("2d", { willReadFrequently: true })
+    context.imageSmoothingQuality = "high"
+    context.drawImage(image, 0, 0, canvas.width, canvas.height)
+    return { width, height }
+  })
+  return [canvas, loaded, (text) => canvas.setAttribute("aria-label", text)]
+}
+
 /** A picture with its size and mode; its `ready` is a promise that it can be seen. */
 export function pictureView(blob, { pictures = [] }) {
-  const facts = h("span", null, `${blob.type}, ${sizeOf(blob.size)}`)
+  const kind = blob.pixels ? "raw pixels" : blob.type
+  const facts = h("span", null, `${kind}, ${sizeOf(blob.size)}`)
   const pixel = h("span", { class: "pixel" })
-  const image = h("img", { class: "picture", alt: "picture" })
+  const [image, loaded, describe] = blob.pixels ? rawImage(blob) : fileImage(blob)
   const stage = h("div", null, image)
-  const tools = h("div", { class: "tools" }, iconButton("save", "Save", () => save(nameOf(blob), blob)))
-  image.onload = async () => {
-    URL.revokeObjectURL(image.src)
-    image.onload = null
-    const size = { width: image.naturalWidth, height: image.naturalHeight }
-    image.alt = `picture, ${size.width} by ${size.height}`
+  const tools = h("div", { class: "tools" }, iconButton("save", "Save", async () => save(nameOf(blob), blob.pixels ? await blob.toPng() : blob)))
+  const ready = loaded.then(async (size) => {
+    describe(`picture, ${size.width} by ${size.height}`)
     stage.replaceChildren(...comparison(image, size, pictures, "Side by side"))
     probe(image, () => sourceOf(blob), pixel)
     tools.prepend(zoomButton(() => sourceOf(blob), size, pictures))
-    facts.textContent = `${size.width} × ${size.height} · ${await modeOf(blob)} · ${blob.type} · ${sizeOf(blob.size)}`
-  }
-  image.onerror = () => (facts.textContent += ": this browser cannot show it")
-  const ready = asStored(blob).then((stored) => {
-    image.src = URL.createObjectURL(stored)
-    return image.decode().catch(() => null)
-  })
+    facts.textContent = `${size.width} × ${size.height} · ${await modeOf(blob)} · ${kind} · ${sizeOf(blob.size)}`
+  }, () => (facts.textContent += ": this browser cannot show it"))
   return Object.assign(h("figure", null, stage, h("figcaption", null, facts, pixel), tools), { ready })
 }
 
-const nameOf = (blob) => `picture.${(blob.type.split("/")[1] ?? "bin").replace(/\W.*/, "").replace("jpeg", "jpg")}`
+const nameOf = (blob) => (blob.pixels ? "picture.png" : `picture.${(blob.type.split("/")[1] ?? "bin").replace(/\W.*/, "").replace("jpeg", "jpg")}`)
 
 /** The pictures among arguments and in lists of them, with their sizes, as `env.pictures`. */
 export async function picturesIn(params) {
@@ -123,10 +200,8 @@ export async function picturesIn(params) {
   const found = []
   for (const [name, blob] of given) {
     if (!(blob instanceof Blob) || !blob.type.startsWith("image/") || found.length >= MOST_SENT) continue
-    const stored = await asStored(blob)
-    const bitmap = await createImageBitmap(stored).catch(() => null)
-    if (bitmap) found.push({ name, blob: stored, width: bitmap.width, height: bitmap.height })
-    bitmap?.close()
+    const facts = await measured(blob)
+    if (facts.width) found.push({ name, ...facts })
   }
   return found
 }

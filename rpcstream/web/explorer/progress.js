@@ -17,7 +17,7 @@ function measured(value) {
 }
 
 /** The rate and the time left, from two reports: `seconds` lie between them. "" where they say nothing. */
-export function estimate(first, last, seconds) {
+function estimate(first, last, seconds) {
   if (!(last.part > first.part && isPart(last.part) && seconds > 0)) return ""
   const left = `${duration((1 - last.part) * seconds / (last.part - first.part))} left`
   return last.done === undefined ? left : `${short((last.done - first.done) / seconds)}/s, ${left}`

@@ -1,7 +1,7 @@
 // What a JSON Schema describes: its kind, its bounds in words, and an example of it.
 
 import { NdArray } from "../rpcstream.js"
-import { isFrame } from "./arrow.js"
+import { FRAMES, isFrame } from "./arrow.js"
 import { shown } from "./dom.js"
 
 const MOST_CHOICES = 1000
@@ -18,6 +18,10 @@ export function steps(path) {
 
 export const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value)
 export const listOf = (value) => (Array.isArray(value) ? value : [])
+/** Whether a value is a picture, an array, bytes or a table. */
+export const isRich = (value) => value instanceof Blob || value instanceof NdArray || value instanceof Uint8Array || isFrame(value)
+/** The name of the schema that a reference names. */
+export const nameOfRef = (ref) => String(ref).split("/").pop().replaceAll("~1", "/").replaceAll("~0", "~")
 
 /** Follow references, each once, and put the parts of an `allOf` together. */
 export function resolve(schema, schemas, seen = new Set()) {
@@ -25,7 +29,7 @@ export function resolve(schema, schemas, seen = new Set()) {
   for (;;) {
     if (typeof found.$ref === "string") {
       const { $ref, ...more } = found
-      const name = $ref.split("/").pop().replaceAll("~1", "/").replaceAll("~0", "~")
+      const name = nameOfRef($ref)
       const isKnown = isObject(schemas) && Object.hasOwn(schemas, name) && !seen.has(name)
       seen.add(name)
       found = { ...(isKnown ? schemas[name] : {}), ...more }
@@ -37,8 +41,8 @@ export function resolve(schema, schemas, seen = new Set()) {
 }
 
 /** Which rich value a schema stands for: "image", "ndarray", "bytes", ...; "" for plain JSON. */
-function richKind(schema, schemas) {
-  if (schema["x-ndarray"]) return "ndarray"
+export function richKind(schema, schemas) {
+  if (schema?.["x-ndarray"]) return "ndarray"
   const tag = resolve(schema, schemas).properties?.$type
   return typeof tag?.const === "string" ? tag.const : ""
 }
@@ -80,7 +84,7 @@ export function kindOf(schema, schemas) {
   const found = choices[0] ?? {}
   const rich = richKind(found, schemas)
   if (["image", "ndarray", "bytes"].includes(rich)) return [rich, { ...found, ...resolve(schema, schemas) }]
-  if (["pandas", "polars", "arrow"].includes(rich)) return ["table", found]
+  if (FRAMES.includes(rich)) return ["table", found]
   if (isPayload(found)) return ["bytes", found]
   if ("const" in found) return ["enum", { ...found, enum: [found.const] }]
   if (found.enum?.length > 0 && Array.isArray(found.enum) && found.enum.length <= MOST_CHOICES) return ["enum", found]

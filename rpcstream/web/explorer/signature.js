@@ -1,18 +1,12 @@
 // Signatures of methods as Python writes them, out of JSON Schema.
 
 import { h, jsonText, shown } from "./dom.js"
+import { isObject, listOf, nameOfRef, resolve, richKind } from "./schemas.js"
 
 const PLAIN = { integer: "int", number: "float", string: "str", boolean: "bool", null: "None", object: "dict", array: "list" }
 const FORMATS = { date: "date", "date-time": "datetime", time: "time", duration: "timedelta", uuid: "UUID", decimal: "Decimal" }
 const RICH = { image: "Image", bytes: "bytes", complex: "complex", pandas: "DataFrame", polars: "DataFrame", arrow: "Table" }
 const MOST = 6
-
-const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value)
-
-function target(schema, schemas) {
-  const name = String(schema.$ref).split("/").pop().replaceAll("~1", "/").replaceAll("~0", "~")
-  return [name, isObject(schemas) && Object.hasOwn(schemas, name) && isObject(schemas[name]) ? schemas[name] : {}]
-}
 
 function arrayText({ dtype, shape }) {
   const kind = [dtype].flat().filter((each) => typeof each === "string").map((each) => each.replace(/^[<>|=]/, ""))
@@ -23,35 +17,23 @@ function arrayText({ dtype, shape }) {
   return details ? `ndarray[${details}]` : "ndarray"
 }
 
-/** The tag of the rich value that a schema describes; "" for plain JSON. */
-function tagOf(schema, schemas) {
-  const found = typeof schema?.$ref === "string" ? target(schema, schemas)[1] : schema
-  const tag = isObject(found) ? found.properties?.$type?.const : undefined
-  return typeof tag === "string" ? tag : ""
-}
-
 /** The name of a rich value that a schema describes, whatever forms it has; "" for plain JSON. */
 function richText(schema, schemas) {
   if (isObject(schema["x-ndarray"])) return arrayText(schema["x-ndarray"])
   if (isObject(schema["x-image"])) return "Image"
-  const tags = [schema, ...(Array.isArray(schema.anyOf) ? schema.anyOf.slice(0, 10) : [])].map((each) => tagOf(each, schemas))
-  const tag = tags.find(Boolean)
-  if (!tag) return ""
-  return tag === "ndarray" ? "ndarray" : Object.hasOwn(RICH, tag) ? RICH[tag] : shown(tag, 40)
+  const tag = [schema, ...listOf(schema.anyOf).slice(0, 10)].map((each) => richKind(each, schemas)).find(Boolean) ?? ""
+  return Object.hasOwn(RICH, tag) ? RICH[tag] : shown(tag, 40)
 }
 
 /** A type, short: `list[int] | None`, `ndarray[float32, (*, 3)]`, the names of classes. */
 export function typeText(schema, schemas, depth = 0) {
   if (!isObject(schema) || depth > 5) return "Any"
   const inner = (each) => typeText(each, schemas, depth + 1)
-  if (typeof schema.$ref === "string") {
-    const [name, found] = target(schema, schemas)
-    return richText(found, schemas) || shown(name, 40)
-  }
-  if (schema["x-ndarray"] || schema["x-image"] || tagOf(schema, schemas)) return richText(schema, schemas) || "Any"
+  if (typeof schema.$ref === "string") return richText(resolve(schema, schemas), schemas) || shown(nameOfRef(schema.$ref), 40)
+  if (schema["x-ndarray"] || schema["x-image"] || richKind(schema, schemas)) return richText(schema, schemas) || "Any"
   const members = schema.anyOf ?? schema.oneOf
   if (Array.isArray(members)) {
-    const isRich = members.some((each) => tagOf(each, schemas))
+    const isRich = members.some((each) => richKind(each, schemas))
     const kept = members.filter((each) => !(isRich && each?.contentEncoding === "base64"))
     const texts = [...new Set(kept.slice(0, 40).map(inner))].filter((each) => each !== "None" || kept.length === 1)
     if (kept.some((each) => each?.type === "null")) texts.push("None")
@@ -79,7 +61,7 @@ export function defaultText(schema) {
 }
 
 /** The type of what a method returns; "" where nothing is said of it. */
-export function resultText(method, schemas) {
+function resultText(method, schemas) {
   const schema = method.result?.schema
   if (method["x-stream"] === true) {
     const item = typeText(method["x-item"] ?? schema?.items, schemas)
@@ -99,7 +81,7 @@ export function signature(method, schemas) {
 }
 
 function parts(method, schemas) {
-  const params = (Array.isArray(method.params) ? method.params : []).filter(isObject).slice(0, 30)
+  const params = listOf(method.params).filter(isObject).slice(0, 30)
   const nodes = [h("span", { class: "sig-name" }, shown(method.name, 120)), "("]
   let hasStar = false
   params.forEach((param, at) => {

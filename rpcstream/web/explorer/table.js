@@ -2,8 +2,8 @@
 //
 // A table is `{ count, columns }`, a column `{ name, type, at }`, where `at(row)` gives a value; undefined: there is none.
 
+import { inSlices } from "../rpcstream.js"
 import { h, iconButton, jsonText, lazily, save, shown } from "./dom.js"
-import { inSlices } from "./slices.js"
 
 const MOST_COLUMNS = 60
 const FOR_TYPES = 200 // rows that are looked at

@@ -1,11 +1,11 @@
 // Tables that are given to a method: cells that were copied from a spreadsheet, or CSV, with types for the columns.
 
+import { inSlices } from "../rpcstream.js"
 import { isFrame } from "./arrow.js"
 import { COLUMNS, writeTable } from "./arrow_out.js"
 import { checkSize, filePlace } from "./files.js"
 import { h, shown, sizeOf } from "./dom.js"
 import { Invalid } from "./schemas.js"
-import { inSlices } from "./slices.js"
 import { valueView } from "./values.js"
 
 const MOST_COLUMNS = 1000
@@ -30,6 +30,17 @@ function* rowsOf(text) {
   }
 }
 
+/** The types that a column may have, the best one first. */
+function* typesOf(cells) {
+  let types = cells.some((each) => each !== null) ? Object.keys(COLUMNS) : ["text"]
+  for (const each of cells) {
+    if (each !== null) types = types.filter((type) => COLUMNS[type].is(each.trim()))
+    if (types.length === 1) return types
+    yield
+  }
+  return types
+}
+
 /** The columns of a text whose first row has their names, each with the types that it may have, the best one first. */
 function* columnsOf(text) {
   if (text.includes("\0")) throw Error("this is no text: save the table as CSV")
@@ -45,11 +56,9 @@ function* columnsOf(text) {
       cells.push(row[at]?.trim() ? row[at] : null)
       yield
     }
-    const given = cells.filter((each) => each !== null).map((each) => each.trim())
-    const types = Object.keys(COLUMNS).filter((type) => type === "text" || (given.length && given.every(COLUMNS[type].is)))
+    const types = yield* typesOf(cells)
     const isTaken = !name.trim() || names.indexOf(name) < at
     columns.push({ name: isTaken ? `${name.trim() || "column"}_${at + 1}` : name.trim(), cells, types, type: types[0] })
-    yield
   }
   return columns
 }
@@ -67,8 +76,8 @@ async function textOf(file) {
 export function tableEditor(schema) {
   const $type = schema.properties.$type.const
   const text = h("textarea", { rows: 2, spellcheck: "false", placeholder: "Paste cells from a spreadsheet, or type CSV; the first row has the names", oninput: () => read(text.value) })
-  const view = h("div")
   const [choices, preview] = [h("div", { class: "row" }), h("div")]
+  const view = h("div", { hidden: true }, choices, preview)
   let [frame, problem, turn] = [null, "", 0]
   const place = filePlace("CSV file", { accept: ".csv,.tsv,.txt,text/csv" }, async ([file]) => {
     checkSize(file)
@@ -79,35 +88,46 @@ export function tableEditor(schema) {
 
   function show(data) {
     frame = data && { $type, data }
+    view.hidden = !frame
     preview.replaceChildren(...(frame ? [valueView(frame)] : []))
-    view.replaceChildren(...(frame ? [choices, preview] : []))
   }
-  async function read(given, said = "") {
+  /** Do some work in slices; its result, or undefined where other work has begun meanwhile, or it failed. */
+  async function latest(work) {
     const mine = ++turn
-    show(null)
+    frame = null
     problem = "the table is still being read"
     try {
-      const columns = given.trim() ? await inSlices(columnsOf(given)) : null
-      if (mine !== turn) return
+      const result = await inSlices(work)
+      if (mine !== turn) return undefined
       problem = ""
-      place.state.textContent = said
-      if (columns) hold(columns)
-      if (columns) place.node.dispatchEvent(new Event("change", { bubbles: true }))
+      return result
     } catch (error) {
       if (mine === turn) place.state.textContent = problem = shown(error.message, 300)
     }
   }
+  async function read(given, said = "") {
+    turn++
+    problem = ""
+    show(null)
+    place.state.textContent = said
+    const columns = given.trim() && (await latest(columnsOf(given)))
+    if (columns) await hold(columns)
+  }
+  async function write(columns) {
+    const data = await latest(writeTable(columns))
+    if (!data) return
+    show(data)
+    place.node.dispatchEvent(new Event("change", { bubbles: true }))
+  }
   function hold(columns) {
-    const write = () => show(writeTable(columns, columns[0].cells.length))
     choices.replaceChildren(...columns.filter(({ types }) => types.length > 1).slice(0, 50).map((column) => {
       const select = h("select", { "aria-label": `type of ${shown(column.name, 40)}`, onchange: () => {
         column.type = select.value
-        write()
-        select.focus()
+        write(columns)
       } }, column.types.map((each) => h("option", null, each)))
       return h("label", null, `${shown(column.name, 40)} `, select)
     }))
-    write()
+    return write(columns)
   }
   return { node: place.node, input: text, isBlank: () => !frame && !text.value.trim(),
     get() {

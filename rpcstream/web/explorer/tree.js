@@ -1,9 +1,9 @@
 // JSON as a tree: opened by clicks and keys, searched, and with the path of the chosen member to be copied.
 
+import { inSlices } from "../rpcstream.js"
 import { numberNode } from "./chart.js"
 import { button, h, iconButton, jsonText, longText, save, shown } from "./dom.js"
 import { copyText } from "./markup.js"
-import { inSlices } from "./slices.js"
 
 const MOST_CHILDREN = 100 // of a node; of more, there are nodes of ranges
 const MOST_OPEN = 30 // rows that are there to begin with
@@ -15,7 +15,7 @@ const isIndex = (key) => typeof key === "number"
 const stepText = (key) => `[${isIndex(key) ? key : JSON.stringify(key)}]`
 
 /** A path as Python and JavaScript write it: result["boxes"][0]. */
-export const pathText = (path) => `result${path.map(stepText).join("")}`
+const pathText = (path) => `result${path.map(stepText).join("")}`
 
 const membersOf = (value) => (Array.isArray(value) ? value.map((_, at) => at) : Object.keys(value))
 

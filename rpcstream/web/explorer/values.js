@@ -6,8 +6,9 @@ import { arrayView } from "./arrayview.js"
 import { isFrame, readTable } from "./arrow.js"
 import { bytesView, kindOf, textView } from "./bytes.js"
 import { liveChart, numberNode, short } from "./chart.js"
-import { button, h, jsonText, lazily, longText, shown } from "./dom.js"
-import { pictureView } from "./pictures.js"
+import { h, jsonText, lazily, longText, shown } from "./dom.js"
+import { isPicture, pictureView } from "./pictures.js"
+import { isObject, isRich } from "./schemas.js"
 import { tableOf, tableView } from "./table.js"
 import { treeView } from "./tree.js"
 
@@ -15,14 +16,12 @@ const MOST_NUMBERS = 1_000_000 // of a list that is drawn
 const FOR_CHART = 8 // numbers
 const LONG_TEXT = 120 // characters
 
-const isRich = (value) => value instanceof Blob || value instanceof NdArray || value instanceof Uint8Array
-const isPlain = (value) => typeof value === "object" && value !== null && !Array.isArray(value) && !isRich(value)
+const isPlain = (value) => isObject(value) && !isRich(value)
 const isNumber = (value) => typeof value === "number" || typeof value === "bigint"
-const isRows = (value) => Array.isArray(value) && value.length > 0 && value.slice(0, 100).every((each) => isPlain(each) && !isFrame(each))
-const isPicture = (value) => value instanceof Blob && value.type.startsWith("image/")
+const isRows = (value) => Array.isArray(value) && value.length > 0 && value.slice(0, 100).every(isPlain)
 
 /** What is better shown by a view of its own than as text in a tree. */
-const isSeen = (value) => isRich(value) || isFrame(value) || (Array.isArray(value) && value.length > 1 && (isRows(value) || value.slice(0, 8).every(isRich)))
+const isSeen = (value) => isRich(value) || (Array.isArray(value) && value.length > 1 && (isRows(value) || value.slice(0, 8).every(isRich)))
 
 /** Whether members of a value have views of their own. */
 const isRecord = (value) => Object.keys(value).length <= 100 && Object.values(value).some((each) => isSeen(each) || (isPlain(each) && Object.values(each).slice(0, 20).some(isRich)))
@@ -120,7 +119,7 @@ function cell(value, env, level) {
   if (isNumber(value)) return h("td", { class: "number" }, numberNode(value))
   if (typeof value === "boolean") return h("td", null, String(value))
   if (value === null) return h("td", { class: "note" }, "null")
-  if (typeof value === "string" && value.length < 300) return h("td", null, value)
+  if (typeof value === "string" && value.length < 300) return h("td", { class: value.length < 24 ? "short" : null }, value)
   return h("td", null, valueView(value, env, level + 2))
 }
 
@@ -147,7 +146,7 @@ export function streamView() {
     play(valueView(newest), count)
     newest = null
   }
-  /** Show the newest picture when it is decoded, so that nothing flickers; one that was overtaken is not shown. */
+  /** Show the newest picture when it is ready, so that nothing flickers; one that was overtaken is not shown. */
   async function play(view, number) {
     await view.ready
     if (number < played) return
@@ -178,9 +177,6 @@ export function streamView() {
     credit(left) {
       credit = ` · credit ${left}`
       due()
-    },
-    get count() {
-      return count
     },
   }
 }

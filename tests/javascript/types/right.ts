@@ -1,5 +1,5 @@
 // What `tsc --strict` accepts.
-import { CallTimeout, Client, Complex, ConnectionError, ImageResult, NdArray, RpcError, RpcImage } from "rpcstream"
+import { CallTimeout, Client, Complex, ConnectionError, ImageResult, inSlices, NdArray, RpcError, RpcImage } from "rpcstream"
 
 interface Api {
   add: { params: { a: number; b: number }; args: [number, number]; result: number; item: never }
@@ -27,11 +27,18 @@ export async function untyped(): Promise<unknown> {
     onMessage: ({ direction, text, bytes, binary }) => [direction, text, bytes.toFixed(), binary],
     onState: (state) => state === "open",
     onConnect: ({ call }) => call("rpc.register", { name: "page" }),
+    binary: "first",
+    limits: { maxPngPixels: 1e6 },
   })
   const array: NdArray = await client.call("make", { dtype: "<f4", with: NdArray.from([[1, 2], [3, 4]], "<f4") })
   const rows = array.toArray()
   const exact = new NdArray("<i8", [2], new BigInt64Array(2))
   const image: ImageResult = await client.call("picture")
+  const file: Blob = await image.toPng()
+  const steps: number = await inSlices((function* () {
+    yield
+    return file.size
+  })())
   const known: [string | undefined, Uint8Array | undefined, string] = [image.mode, image.pixels ?? image.file, image.type]
   for await (const { topic, value } of client.subscribe<number>("news.>", { maxQueue: 5 })) topic.at(value)
   try {
@@ -41,5 +48,5 @@ export async function untyped(): Promise<unknown> {
     if (error instanceof ConnectionError) return error.status
     if (error instanceof CallTimeout) return error.message
   }
-  return [rows, exact.data.length, new Complex(1, 2).real, known, await client.publish("a", 1), image instanceof RpcImage]
+  return [rows, steps, exact.data.length, new Complex(1, 2).real, known, await client.publish("a", 1), image instanceof RpcImage]
 }
