@@ -59,13 +59,13 @@ def _failure(error: OSError, seconds: float | None, address: Address) -> str:
     refusal = getattr(error, "verify_message", None)
     if refusal is not None:
         what = _certificate_advice(getattr(error, "verify_code", 0))
-        return f"could not connect: the server's certificate is not to be trusted: {refusal}{what}"
+        return f"could not connect: the server's certificate cannot be trusted: {refusal}{what}"
     if getattr(error, "library", None) == "SSL":  # whose numbers are others than those of the system
         name = str(getattr(error, "reason", None) or error)
         what = name.lower().replace("_", " ")
         return f"could not connect: TLS failed: {what}{_without_tls(address) if name in _NOT_TLS else ''}"
     if not str(error) and isinstance(error, ConnectionResetError):
-        return f"could not connect: the server closed the connection in the handshake of TLS{_without_tls(address)}"
+        return f"could not connect: the server closed the connection in the TLS handshake{_without_tls(address)}"
     known = error.errno in errno.errorcode and not isinstance(error, socket.gaierror)
     reason = os.strerror(error.errno) if known and error.errno is not None else error.strerror
     return f"could not connect: {_address_advice(error, address)}{reason or error or type(error).__name__}"
@@ -89,16 +89,16 @@ def _certificate_advice(code: int) -> str:
     if code in _UNKNOWN_AUTHORITY:
         return "; if you trust it, give the file of its authority with tls="
     if code in _OTHER_NAME:
-        return "; give address= a name that stands in the certificate, or the server another one (certificate=)"
+        return "; use a name from the certificate in address=, or give the server another certificate (certificate=)"
     if code == _EXPIRED:
-        return "; the server needs a new one (certificate=), or a clock is wrong"
+        return "; the server needs a new certificate (certificate=), or a clock is wrong"
     if code == _NOT_YET_VALID:
-        return "; a clock is wrong, or the server needs another one (certificate=)"
+        return "; a clock is wrong, or the server needs another certificate (certificate=)"
     return ""
 
 
 def _without_tls(address: Address) -> str:
-    return f"; if the server is without TLS, begin address= with {_WITHOUT_TLS[address.kind]}://"
+    return f"; if the server has no TLS, begin address= with {_WITHOUT_TLS[address.kind]}://"
 
 
 def _address_advice(error: OSError, address: Address) -> str:

@@ -131,7 +131,7 @@ class Exchange:
         elif body := await self._read_all(connection):
             await self._handle(body)
         if self.call_ids:
-            self.fail("the server's answer has no reply to the call in it")
+            self.fail("the server's response contains no reply to the call")
 
     async def _receive_lines(self, connection: HttpConnection) -> None:
         framer = LineFramer(max_size=self._max_size, skips_blank=True)

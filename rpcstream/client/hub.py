@@ -344,6 +344,6 @@ def _explained(error: RpcError) -> RpcError:
     """The error of a registration; MethodNotFound gets the message that the server is no hub."""
     if not isinstance(error, MethodNotFound):
         return error
-    clear = MethodNotFound("The server is no hub: it does not take registrations", error.data)
+    clear = MethodNotFound("The server is not a hub: it does not take registrations", error.data)
     clear.method, clear.address = error.method, error.address
     return clear

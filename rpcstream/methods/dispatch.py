@@ -112,7 +112,7 @@ class Dispatcher:
         name = message.get("method") if type(message) is dict else None
         if type(name) is str and name in self._methods:
             advice = "it must not block: register it with offload='thread' (or 'process', if it computes in Python)"
-            kind = f"method %r kept the event loop for %.3f s, in which no other call was served: {advice}"
+            kind = f"method %r blocked the event loop for %.3f s, in which no other call was served: {advice}"
             self.replies.log.warning(name, kind, name, seconds)
 
     # -- one request ------------------------------------------------------------------------------------------------

@@ -236,6 +236,6 @@ class _Reader:
         try:
             event = read_event(data, topic, self._limits)
         except ValueError as error:
-            self._log.warning(topic, "what was published to %s on NATS is not read: %s", topic, error)
+            self._log.warning(topic, "a message for the topic %s on NATS was ignored: %s", topic, error)
         else:
             self._on_event(event.params, event.line)

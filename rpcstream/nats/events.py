@@ -262,14 +262,14 @@ class NatsEvents:
             tokens = event_tokens(topic)
             payload = b"" if message is None else payload_of(message, link.max_payload)
         except (MessageTooLarge, ValueError) as error:
-            self._log.warning(topic, "an event of %s is not on NATS: %s", topic, reason_of(error))
+            self._log.warning(topic, "an event of %s was not published on NATS: %s", topic, reason_of(error))
             with self._lock:
                 self._drop(topic, "")
                 if keep:  # the last value stays here until there is another one
                     self._stamps.by_topic.pop(topic, None)
             return
         if link.unsent > CARRIED_MAX:
-            self._log.warning(None, "events are not on NATS: its server takes them too slowly")
+            self._log.warning(None, "events were not published on NATS, because its server reads too slowly")
             with self._lock:
                 self._drop(topic, keep)
             return
@@ -293,7 +293,7 @@ class NatsEvents:
             try:
                 made[name] = link.subscribe(event_subject(self._service, name), partial(self._on_event, name))
             except ValueError as error:
-                self._log.warning(name, "events of %s do not come from NATS: %s", name, error)
+                self._log.warning(name, "events of %s cannot be received from NATS: %s", name, error)
         self._changes += 1
 
     # -- from NATS ----------------------------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ class NatsEvents:
                 raise ValueError(f"it has {len(data)} bytes, {MAX_EVENT_SIZE} are allowed")
             return passed_on(data, topic, self._limits)
         except ValueError as error:
-            self._log.warning(topic, "what was published to %s on NATS is not passed on: %s", topic, error)
+            self._log.warning(topic, "a message for the topic %s on NATS was not passed on: %s", topic, error)
             return None
 
     def _topic_of(self, message: NatsMessage, kind: str) -> str | None:

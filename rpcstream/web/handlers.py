@@ -366,7 +366,7 @@ class Handler:
     def _check_duration(self, seconds: float) -> None:
         if seconds > self._slow:
             advice = "register it with offload='thread' (or 'process', if it computes in Python)"
-            kind = "%s kept the event loop for %.3f s, and no other request was served: %s"
+            kind = "%s blocked the event loop for %.3f s, and no other request was served: %s"
             self._log.warning(None, kind, self.name, seconds, advice)
 
     def _check_function(self, function: Callable[..., Any], kind: FunctionKind) -> None:

@@ -128,7 +128,7 @@ class ServerProcess:
         """Wait for the end: exit status, what it printed after the banner, standard error."""
         out, err = self.process.communicate(timeout=30)
         # What a busy machine makes it say.
-        said = [line for line in err.splitlines(keepends=True) if "kept the event loop for" not in line]
+        said = [line for line in err.splitlines(keepends=True) if "blocked the event loop for" not in line]
         return self.process.returncode, out, "".join(said)
 
     def stop(self) -> str:

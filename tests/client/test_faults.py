@@ -88,7 +88,7 @@ def foreign_tls(certificate: str) -> Callable[[Any], None]:
 #: Each scheme without TLS, and the one with it.
 SCHEMES = (("tcp", "tls"), ("http", "https"), ("ws", "wss"))
 CA = {"ca": "ca"}
-NOT_TRUSTED = "not to be trusted: "
+NOT_TRUSTED = "cannot be trusted: "
 NOBODY = r" .is it running, and {address} right?.: "
 
 #: What is given, and what is said. `{ca}` and the like stand for the option: `ca=` in Python, `--ca` in a shell.
@@ -102,7 +102,7 @@ MIX_UPS = [
         (
             f"{secret}://plain",
             CA,
-            f"could not connect: .*; if the server is without TLS, begin {{address}} with {clear}://",
+            f"could not connect: .*; if the server has no TLS, begin {{address}} with {clear}://",
         )
         for clear, secret in SCHEMES
     ],
@@ -116,8 +116,8 @@ MIX_UPS = [
     ("tls://mutual", CA, "asks for a certificate, and was shown none .{certificate}."),
     ("https://self", {}, NOT_TRUSTED + ".*; if you trust it, give the file of its authority with {tls}"),
     ("tls://self", CA, NOT_TRUSTED + ".*; if you trust it, give the file of its authority with {tls}"),
-    ("wss://elsewhere", CA, NOT_TRUSTED + ".*mismatch.*; give {address} a name that stands in the cert"),
-    ("tls://expired", CA, NOT_TRUSTED + "certificate has expired; the server needs a new one"),
+    ("wss://elsewhere", CA, NOT_TRUSTED + ".*mismatch.*; use a name from the certificate in {address}"),
+    ("tls://expired", CA, NOT_TRUSTED + "certificate has expired; the server needs a new certificate"),
     ("tcp://nothing", {}, f"no server listens at this port{NOBODY}Connection refused"),
     ("wss://nothing", CA, f"no server listens at this port{NOBODY}Connection refused"),
     ("unix:///no/such/socket", {}, f"no server listens at this path{NOBODY}No such file"),
@@ -236,7 +236,7 @@ def test_a_handshake_that_stalls(
     ("address", "options", "said"),
     [
         *[
-            (f"{scheme}://tls", {}, r"certificate is not to be trusted: .*local issuer")
+            (f"{scheme}://tls", {}, r"certificate cannot be trusted: .*local issuer")
             for _, scheme in SCHEMES
             if scheme != "https"  # it keeps no connection
         ],

@@ -183,10 +183,10 @@ async def test_with_reconnect_a_name_that_is_taken_is_told_at_once(
 async def test_a_server_that_is_no_hub(face: Face) -> None:
     async with Server().listening(port=0) as address:
         async with face(address, name="gpu-1") as named:
-            with pytest.raises(ConnectFailed, match="is no hub"):
+            with pytest.raises(ConnectFailed, match="is not a hub"):
                 await named.call("rpc.ping")
         async with face(address) as client:
-            with pytest.raises(MethodNotFound, match=r"is no hub.*'rpc.register' at 127"):
+            with pytest.raises(MethodNotFound, match=r"is not a hub.*'rpc.register' at 127"):
                 await client.offer()
             with pytest.raises(MethodNotFound):
                 await client.publish("a", 1)

@@ -228,7 +228,7 @@ async def test_a_subscription_and_an_offer_wait(later: Callable[[], str], tmp_pa
         async with client.subscribe("ticks"):
             pass
         starting.join()
-        with pytest.raises(MethodNotFound, match="is no hub"):
+        with pytest.raises(MethodNotFound, match="is not a hub"):
             await client.offer()
 
 

@@ -53,7 +53,7 @@ from .blocks import PROGRAMS, ROOT, Block, blocks_of
 _EXPECTED = re.compile(r"#\s*(->|raises)\s+(.*\S)\s*$")
 
 #: A warning that any handler may cause on a busy machine.
-_SLOW = re.compile(r"^\S+ \S+ WARNING rpcstream\.server: method .* kept the event loop for .*\n", re.MULTILINE)
+_SLOW = re.compile(r"^\S+ \S+ WARNING rpcstream\.server: method .* blocked the event loop for .*\n", re.MULTILINE)
 
 
 def matches(actual: str, expected: str) -> bool:

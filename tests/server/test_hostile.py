@@ -83,7 +83,7 @@ async def test_what_is_bad_gets_its_error_and_the_connection_lives(caplog: pytes
             await assert_served(raw)
         deepest = orjson.loads(nested(126))
         assert await raw.result("echo", deepest) == deepest
-        assert re.search(r"'echo' kept the event loop for 0\.0.*offload='thread'", caplog.text)
+        assert re.search(r"'echo' blocked the event loop for 0\.0.*offload='thread'", caplog.text)
         for line, id, code in BATCHES:
             raw.send(line)
             text = await raw.receive_bytes() or b""
