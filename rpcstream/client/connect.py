@@ -115,7 +115,6 @@ def _nats_options(settings: Settings) -> NatsOptions:
     address = settings.address
     return NatsOptions(
         servers=address.servers,
-        learned=settings.learned,
         login=settings.nats or NatsLogin(),
         tls=settings.tls,
         is_secure=address.is_secure,

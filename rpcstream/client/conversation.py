@@ -378,7 +378,7 @@ class ClientConversation:
             return
         parts: list[Any]
         if self.sends_binary and isinstance(message, AttachedMessage):
-            parts, shown = [*parts_of_frame(message, self.shared)], message.shown
+            parts, shown = parts_of_frame(message, self.shared), message.shown
         else:
             parts, shown = [*parts_of(message), self.delimiter], message.__bytes__
         if self._trace is not None:

@@ -5,7 +5,7 @@
 
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 import orjson
@@ -167,7 +167,6 @@ class Settings:
         tls: trusted authorities and own certificate, where the address asks for TLS.
         tracing: makes spans of the calls; None: there are none.
         trace, on_send: see `Trace`.
-        learned: servers of a NATS cluster that others of it have named, for the next connection.
 
     The other attributes are those of `ClientOptions`.
 
@@ -197,7 +196,6 @@ class Settings:
     keepalive: float | None
     nats: "NatsLogin | None"
     tracing: "Tracing | None"
-    learned: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("timeout", "connect_timeout", "wait_for", "keepalive"):

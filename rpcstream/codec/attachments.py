@@ -169,12 +169,16 @@ class FrameLine(CutLine):
         """
         import numpy as np
 
-        if self.payload_size >= BIG:
-            keep_freed_memory()
-        found = lent or [None] * len(self.payloads)
-        for payload, each in zip(self.payloads, found, strict=True):
-            payload.memory = np.empty(payload.size, np.uint8) if each is None else each.copy() if copies else each
-        return [payload.view() for payload, each in zip(self.payloads, found, strict=True) if each is None]
+        memory = []
+        for number, payload in enumerate(self.payloads):
+            if lent and (found := lent[number]) is not None:
+                payload.memory = found.copy() if copies else found
+                continue
+            if payload.size >= BIG:
+                keep_freed_memory()
+            payload.memory = np.empty(payload.size, np.uint8)
+            memory.append(memoryview(payload.memory))
+        return memory
 
     def drop_memory(self) -> None:
         """Free the memory of the payloads: the message is not handled."""
@@ -200,40 +204,38 @@ def attach(message: Any, line: CutLine, tags: frozenset[str] | None) -> None:
     """
     unused = dict(enumerate(line.payloads))
     try:
-        _attach(message, line, unused, tags)
+        if type(message) in NESTED:
+            _attach(message, line, unused, tags)
     except RecursionError:
         raise FrameError("the message is nested too deep") from None
     if unused:
         raise FrameError(f"no $bin names the payload {next(iter(unused))}: use each payload once")
 
 
-def _attach(value: Any, line: CutLine, unused: dict[int, Any], tags: frozenset[str] | None) -> None:
+def _attach(container: Any, line: CutLine, unused: dict[int, Any], tags: frozenset[str] | None) -> None:
     # (A function inside the other one would keep the payloads until the garbage collector runs.)
-    tag, members = None, value
-    if type(value) is dict:
-        tag, members = value.get(TAG_KEY), value.items()
-    elif type(value) is list and not NESTED.isdisjoint(map(type, value)):
-        members = enumerate(value)
-    else:
-        return
-    for name, member in members:
-        if type(member) is dict and len(member) == 1 and BIN_KEY in member:
+    for name, member in container.items() if type(container) is dict else enumerate(container):
+        kind = type(member)
+        if kind not in NESTED:
+            continue
+        if kind is dict and BIN_KEY in member and len(member) == 1:
             number = member[BIN_KEY]
             found = unused.pop(number, None) if type(number) is int else None
             if found is None:
                 count = len(line.payloads)
                 raise FrameError(f"each $bin is a number below {count}, the number of payloads, and is used once")
-            if (
-                type(found) is Payload
-                and tags is not None
-                and not (name == "data" and type(tag) is str and tag in tags)
-            ):
-                value[name] = orjson.loads(found.string)
+            if tags is None or type(found) is Attachment or _is_data(name, container, tags):
+                container[name], line.has_payloads = found, True
             else:
-                value[name] = found
-                line.has_payloads = True
-        elif type(member) is dict or type(member) is list:
+                container[name] = orjson.loads(found.string)
+        elif kind is dict or (kind is list and not NESTED.isdisjoint(map(type, member))):
             _attach(member, line, unused, tags)
+
+
+def _is_data(name: Any, container: Any, tags: frozenset[str]) -> bool:
+    """Whether a member of this name is the data of an object with one of these tags."""
+    tag = container.get(TAG_KEY) if name == "data" else None
+    return type(tag) is str and tag in tags
 
 
 def check_places(json: bytes, count: int) -> None:

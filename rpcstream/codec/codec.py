@@ -136,9 +136,9 @@ class Codec:
             line = orjson.dumps(message, encoding.hook, self._options)
         except TypeError as error:
             line = encoding.refused(message, error)
-        written: Encoded = line
-        if line.rfind(NULL) >= 0 or LINE_END in line or encoding.payloads:
-            written = encoding.finished(line, message)
+        if line.rfind(NULL) >= 0 or LINE_END in line:
+            line = encoding.checked(line, message)
+        written = encoding.spliced(line) if encoding.payloads else line
         self._encoding = encoding  # not after an exception, when it may have payloads
         return written
 
@@ -301,13 +301,13 @@ class Encoding:
             return self._exactly(message)
         raise cause  # of `default`, or an interrupt: orjson hides it behind an error of its own
 
-    def finished(self, line: bytes, message: object) -> Encoded:
-        """The bytes of a message for its line: with NaN and the infinities, and its payloads."""
+    def checked(self, line: bytes, message: object) -> bytes:
+        """The line of a message that has null or a line end in it: with NaN and the infinities."""
         if line.rfind(NULL) >= 0 and self._hides_floats(message):
             line = self._exactly(message)
         if LINE_END in line:  # only out of an orjson.Fragment of the user's, and would end the message
             raise EncodeError("an orjson.Fragment with a line end has no form on the wire")
-        return self._spliced(line) if self.payloads else line
+        return line
 
     def default(self, value: Any) -> object:
         """Encode a value that JSON has no form for; `default` of orjson. Raises EncodeError if no encoder takes it."""
@@ -369,7 +369,7 @@ class Encoding:
             return plain
         raise EncodeError(f"a dict with a key of type {type_name(type(key))} has no form on the wire")
 
-    def _spliced(self, line: bytes) -> Encoded:
+    def spliced(self, line: bytes) -> Encoded:
         """The line with the payloads in the place of the markers: attached where that may be, or their base64."""
         payloads, self.payloads = self.payloads, []
         pieces = line.split(_MARK)
@@ -377,14 +377,11 @@ class Encoding:
             raise EncodeError("an orjson.Fragment with a NUL has no form on the wire")
         keep_freed_memory()
         message = AttachedMessage(pieces, payloads)
-        if self.binary and len(payloads) <= ATTACHED_MAX and not any(map(_may_stand_for_payload, pieces)):
+        # What the receiver of a frame might take for a payload that it is not.
+        is_unclear = b'$bin"' in line or b"\\u00" in line
+        if self.binary and len(payloads) <= ATTACHED_MAX and not is_unclear:
             return message
         return MessageParts(message.parts)
-
-
-def _may_stand_for_payload(piece: bytes) -> bool:
-    """Whether the receiver of a frame might take something in this JSON for a payload that it is not."""
-    return b'$bin"' in piece or b"\\u00" in piece
 
 
 def _plain(value: Any, encoding: Encoding) -> Any:

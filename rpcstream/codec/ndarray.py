@@ -44,9 +44,10 @@ def encode_array(value: Any, encoding: Encoding) -> object:
     Raises:
         EncodeError: its dtype does not go, or it is a masked array, whose mask would be lost.
     """
-    value = to_array(value)
-    if isinstance(value, np.ma.MaskedArray):
-        raise EncodeError("a masked array has no form on the wire: fill it, or send data and mask")
+    if type(value) is not np.ndarray:
+        value = to_array(value)
+        if isinstance(value, np.ma.MaskedArray):
+            raise EncodeError("a masked array has no form on the wire: fill it, or send data and mask")
     dtype = dtypes.to_wire(value.dtype)
     # Not np.ascontiguousarray alone: it makes one dimension of none. np.asarray takes off np.matrix.
     array = np.asarray(value, order="C")
@@ -77,7 +78,7 @@ def decode_array(tagged: dict[str, Any], _: object = None) -> Array:
     dtype = dtypes.from_wire(dtype_text)
     if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
         raise ValueError(f"shape must be an array of at most {MAX_DIMENSIONS} integers")
-    if not all(type(each) is int and 0 <= each < 2**62 for each in shape):
+    if shape and (set(map(type, shape)) != {int} or min(shape) < 0 or max(shape) >= 2**62):
         raise ValueError("shape must be an array of integers that are not negative, each below 2**62")
     # The items of other dtypes are checked, here or by numpy: they must not change afterwards.
     is_lent = type(data) is Attachment and dtype.kind in _NUMBERS

@@ -106,10 +106,9 @@ def members(tagged: dict[str, Any], *names: str) -> list[Any]:
     Raises:
         ValueError: one is missing, or there are others.
     """
-    found = [tagged[name] for name in names if name in tagged]
-    if not len(found) == len(names) == len(tagged) - 1:
+    if len(tagged) != len(names) + 1 or not all(map(tagged.__contains__, names)):
         raise ValueError(f"tagged object {tagged.get(TAG_KEY)!r}: its members are {', '.join(names)}, and no others")
-    return found
+    return list(map(tagged.__getitem__, names))
 
 
 def tagged_schema(tag: str, properties: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The callers of one instance: how they are found, how many there may be, and when they are forgotten."""
+"""The callers of one instance: who they are, how they are found, how many there may be, and when they are forgotten."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import inspect
 import secrets
 from typing import Any, NamedTuple
 
-from ..errors import ServerBusy
+import orjson
+
+from ..auth.authenticator import Authenticator
+from ..errors import NotAuthenticated, ServerBusy
 from ..observe.limited_log import LimitedLog
+from ..peer.credentials import Credentials
 from ..text import get_logger
 from ..transports.listen import Listener
-from .callers import Caller, Instance, MessageCaller
-from .identity import Shown
+from .callers import Caller, Instance, MessageCaller, Shown
 from .messages import CLIENT
+from .protocol import REQUEST_INFO, NatsMessage
 
 log = get_logger("rpcstream.nats")
 
@@ -26,6 +30,14 @@ MAX_UNKNOWN = 1000
 
 #: Callers that are checked to find one that can be forgotten: takes about 50 us.
 LOOKED_AT = 100
+
+#: The header with a token, as in HTTP.
+AUTHORIZATION = "Authorization"
+
+#: Characters of a token; as many as HTTP takes in a header.
+_MAX_TOKEN = 64 * 1024
+
+NO_LOGIN = {"reason": "rpc.authenticate is for connections: by NATS the header Authorization has the token"}
 
 #: How an inbox of our form ends.
 _CLIENT_END = f".{CLIENT}"
@@ -139,3 +151,60 @@ class CallerTable:
         else:
             self._message_callers.discard(caller)
         self._listener.message_connection_closed(caller)
+
+
+class CallerIdentities:
+    """Finds the identities of callers.
+
+    Args:
+        authenticator: of the server.
+        trusts_nats: what NATS says of a caller in another account is read.
+    """
+
+    def __init__(self, authenticator: Authenticator, *, trusts_nats: bool = False) -> None:
+        self._authenticator = authenticator
+        self._trusts_nats = trusts_nats
+
+    def shown_by(self, message: NatsMessage) -> Shown:
+        """What a message shows of its sender."""
+        headers = message.headers
+        if headers is None:
+            return _NOTHING
+        text = headers.get(AUTHORIZATION, "")
+        token = text[7:].strip() if text[:7].lower() == "bearer " and len(text) <= _MAX_TOKEN else ""
+        user, account = _request_info(headers.get(REQUEST_INFO)) if self._trusts_nats else ("", "")
+        return Shown(token or None, user, account)
+
+    def find(self, shown: Shown, reply: str) -> Any:
+        """Find the identity of who has sent a message: gives it, or an awaitable of it.
+
+        Args:
+            shown: what the message shows.
+            reply: the subject for its answer.
+
+        Raises:
+            NotAuthenticated: the sender is not accepted.
+        """
+        address = f"nats:{reply}"
+        credentials = Credentials(token=shown.token, nats_user=shown.user, nats_account=shown.account, address=address)
+        identity = self._authenticator.identify(credentials)
+        if identity is None:
+            self._authenticator.refused(address, has_shown=shown.token is not None)
+            raise NotAuthenticated(data=shown.refusal)
+        return identity
+
+
+_NOTHING = Shown(None, "", "")
+
+
+def _request_info(text: str | None) -> tuple[str, str]:
+    """User and account in what NATS says of a caller; the user is known only where the import is shared."""
+    if not text:
+        return "", ""
+    try:
+        told = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return "", ""
+    found = (told.get("user"), told.get("acc")) if type(told) is dict else ("", "")
+    user, account = (each if type(each) is str else "" for each in found)
+    return user, account

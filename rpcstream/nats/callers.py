@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 
+from ..auth.gate import WRONG_TOKEN
 from ..errors import MessageTooLarge, MethodNotFound, NotAuthenticated, NotPermitted, RpcError
 from ..peer.credentials import Credentials
 from ..peer.deadline import INFINITE
@@ -15,10 +16,9 @@ from ..peer.session import Session
 from ..wire.buffers import Encoded, first_part
 from ..wire.envelope import BinaryFrame, Message, Oversize, error_reply, oversize
 from .channel import NOTIFICATION, Home, NatsChannel
-from .direct import CLAIM_TIME, CallerDetour, DirectListener
-from .identity import Shown
+from .direct import CLAIM_TIME, LEAVE_TIME, CallerDetour, DirectListener
 from .link import NO_RESPONDERS
-from .messages import UNREADABLE, belongs_to_calls, direct_message, no_way, read_payload, refusal_of
+from .messages import UNREADABLE, belongs_to_calls, no_way, read_payload, refusal_of, session_message
 
 #: Seconds after which an instance acknowledges a call that it has not answered. The caller then knows where to send a
 #: cancel, and which instance to probe. Nearly all calls are answered sooner.
@@ -39,6 +39,29 @@ _REFUSALS = (MethodNotFound, NotPermitted, NotAuthenticated)
 
 #: Characters that are read of the reason why a client could not connect.
 REASON_MAX = 500
+
+
+NO_TOKEN = {"reason": "the message shows no token: it stands in the header Authorization"}
+NOT_ACCEPTED = {"reason": "this caller is not accepted"}
+
+
+class Shown(NamedTuple):
+    """What a message shows of its sender.
+
+    Attributes:
+        user, account: as NATS says; empty where that is not read, or NATS says nothing.
+    """
+
+    token: str | None
+    user: str
+    account: str
+
+    @property
+    def refusal(self) -> dict[str, str]:
+        """Why a sender that shows this is not accepted."""
+        if self.token is not None:
+            return WRONG_TOKEN
+        return NOT_ACCEPTED if self.user or self.account else NO_TOKEN
 
 
 class Instance(Home, Protocol):
@@ -129,7 +152,6 @@ class Caller(CallerChannel):
         self._streams = 0
         #: Until when calls of these methods may come by the direct connection (loop time, s; None: batches).
         self._permitted: dict[str | None, float] = {}
-        self._has_left = False
         self.is_closing = False
         # The form of the inbox says so.
         self.session.sends_binary = bool(self.session.takes_binary)
@@ -179,14 +201,17 @@ class Caller(CallerChannel):
         untold, self._untold = self._untold, []
         if self.is_over or not untold:
             return
-        if self.detour is not None:  # as what comes behind
-            self.detour.add(direct_message(has=untold))
-            return
-        payload = orjson.dumps(untold)
         # Ids may be long.
-        is_long = len(payload) > self._link.max_payload
-        for each in [orjson.dumps([call_id]) for call_id in untold] if is_long else [payload]:
-            self._link.publish(f"{self.inbox}.ack", each, self.own)
+        is_long = len(session_message(has=untold)) > self._link.max_payload
+        for call_ids in [[call_id] for call_id in untold] if is_long else [untold]:
+            self._say(session_message(has=call_ids))
+
+    def _say(self, message: bytes) -> None:
+        """Send a control message behind all others."""
+        if self.detour is None:
+            self.publish(message)
+        else:
+            self.detour.add(message)
 
     # -- direct connections -------------------------------------------------------------------------------------------
 
@@ -242,22 +267,16 @@ class Caller(CallerChannel):
         assert isinstance(self.detour, CallerDetour)
         return self.detour.offer.to_wire()
 
-    def take_direct(self, params: dict[str, Any]) -> None:
-        """As `NatsChannel.take_direct`: the client cannot connect, or sends no more calls by the connection."""
-        if "left" in params:
-            self._has_left = True
-        elif "failed" in params and self.detour is not None and self.detour.stream is None:
+    def take_control(self, params: dict[str, Any]) -> None:
+        """As `NatsChannel.take_control`: the client cannot open a direct connection."""
+        if "failed" in params and self.detour is not None and self.detour.stream is None:
             self.detour.fail(str(params["failed"])[:REASON_MAX])
 
     @property
     def is_expected(self) -> bool:
-        """Calls may still come by a direct connection."""
-        return self.detour is not None and not (self._has_left or self.is_over)
-
-    def leave(self) -> None:
-        """Have the caller say when it sends no more calls by its direct connection, because the instance stops."""
-        if self.detour is not None:
-            self.detour.add(direct_message(leaving=True))
+        """Calls may still come by a direct connection: clients send them soon after they are permitted."""
+        latest = max(self._permitted.values(), default=0.0)
+        return not self.is_over and latest - CLAIM_TIME + LEAVE_TIME > self._loop.time()
 
     def receive_directly(self, messages: list[Message]) -> None:
         """As `NatsChannel.receive_directly`: each call needs a permission, because NATS cannot check it here."""
@@ -296,16 +315,14 @@ class Caller(CallerChannel):
             self.refuse_large(message, reason)
         else:
             self.detour = CallerDetour(self, self.instance.direct)
-            self.publish(direct_message(wanted=True))
+            self.publish(session_message(wanted=True))
             self.detour.send([message])
 
-    def say_alive(self, reply: str) -> None:
-        """Answer that this instance is alive, after the acknowledgements and all other messages."""
+    def say_alive(self) -> None:
+        """Say that this instance is alive, after the acknowledgements and all other messages."""
         self.hand_over()  # what has come in this turn
         self.tell()
-        if self.detour is not None:
-            self.detour.add(direct_message(alive=True))
-        self._link.publish(reply, b"[]" if self.detour is None else b"null", self.own)
+        self._say(session_message(alive=True))
 
     # -- for the listener (Connection) --------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -21,7 +21,7 @@ from ..wire.buffers import Encoded, first_part
 from .channel import payload_of
 from .large import CONNECT_TIME, DirectStream, LargeCall, LargeCalls
 from .link import NatsLink, is_unanswerable, size_of
-from .messages import BATCH, CLIENT, INQUIRY, ROOT, encoded, ids_in, read_payload
+from .messages import BATCH, CLIENT, INQUIRY, ROOT, encoded
 from .places import CallPlaces, Instance, SubjectCalls
 from .protocol import NatsMessage
 
@@ -176,11 +176,7 @@ class ServiceConnection:
         payload, size = payload_of(message, self.session, self.max_payload)
         if payload is None:
             self.large.send(LargeCall(message, size, None if is_batch else method, subject, tuple(call_ids)))
-        else:
-            self.publish_call(subject, payload, call_ids)
-
-    def publish_call(self, subject: str, payload: bytes, call_ids: Sequence[int | str]) -> None:
-        """Send a message with the calls of these ids to the instances that listen to a subject."""
+            return
         token = "n"
         if call_ids:
             token = str(call_ids[0])
@@ -189,6 +185,11 @@ class ServiceConnection:
                 token = f"b{self._last_number}"
             self.places.sent(call_ids, subject, token)
         self.link.publish(subject, payload, f"{self.inbox}.{token}", self.headers)
+
+    def ask(self, subject: str, request: bytes, call_id: int) -> None:
+        """Send a call of `rpc.direct` to the subject of a method."""
+        self.places.sent((call_id,), subject, str(call_id))
+        self.link.publish(subject, request, f"{self.inbox}.{call_id}", self.headers)
 
     @property
     def max_payload(self) -> int:
@@ -225,14 +226,12 @@ class ServiceConnection:
         if not data:  # from NATS, or from an instance that probes this client
             self._take_status(token, message, instance)
         elif token == SERVICE_TOKEN:
-            if data == b"[]":  # from an instance that has acknowledged all calls that it has
+            if data == b"[]":  # from an instance that has no session with this client
                 self.places.answered(instance)
         elif message.reply:
             instance = instance or self._add_instance(message.reply)
             if instance is None:
                 self._take_refusal(data)
-            elif token == "ack":
-                self.places.acknowledged(instance, ids_in(read_payload(data, self.limits)[0]))
             else:
                 instance.receive(data)
         else:  # from a program without sessions, or from an instance that could not read the message

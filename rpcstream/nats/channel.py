@@ -190,8 +190,15 @@ class NatsChannel:
         """Refuse a message over `max_payload`, because there is no direct connection."""
         self.send_instead(message, no_way(len(message), self._link.max_payload, why))
 
-    def take_direct(self, params: dict[str, Any]) -> None:
-        """Take a control message about the direct connection."""
+    def take_control(self, params: dict[str, Any]) -> None:
+        """Take a control message about this session.
+
+        It has one of these members:
+
+        * `has`: an instance has the calls with these ids; `alive`: it has handled all that was sent to it before.
+        * `wanted`: an instance has a large message, and the client is to open a direct connection; `failed`: the client
+          could not, with the reason.
+        """
 
     def pause(self) -> None:
         """As `Channel.pause`: NATS cannot pause, so requests wait in the session, within its limits."""
@@ -256,12 +263,6 @@ class Detour:
     The client asks the instance with a call of `rpc.direct`, the last message that it sends to the session by NATS. The
     instance answers with its address and a secret. Large messages, and all that must not overtake them, wait at both
     ends until the client has connected and shown the secret. So nothing overtakes what was sent by NATS.
-
-    Control messages `$/direct` have one of these members:
-
-    * `wanted`: the instance has a large message, and the client is to connect; `failed`: the client could not.
-    * `has`, `alive`: an acknowledgement and a sign of life of the instance, which come by the connection.
-    * `leaving`: the instance stops, and wants no more calls by the connection; `left`: no more of them come.
 
     Attributes:
         stream: the connection; None until it is made, while messages wait.

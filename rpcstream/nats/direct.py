@@ -37,7 +37,7 @@ from .options import DirectOptions, Offer
 #: Seconds for which a secret is valid. A client connects as soon as it has it.
 CLAIM_TIME = 10.0
 
-#: Seconds that a server which stops waits for clients to connect, and for the calls that they have asked for.
+#: Seconds after a permission in which a server that stops still waits for large calls. Clients send them within one.
 LEAVE_TIME = 2.0
 
 #: Seconds that a connection has to show its secret, the handshake of TLS included.

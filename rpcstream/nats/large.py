@@ -26,9 +26,8 @@ from ..wire import envelope
 from ..wire.buffers import AttachedMessage, Encoded
 from ..wire.envelope import Message
 from .channel import Detour
-from .dial import error_text
-from .messages import DIRECT_METHOD, direct_message, reason_of
-from .options import DirectError, Offer, split_address
+from .messages import DIRECT_METHOD, reason_of, session_message
+from .options import DirectError, Offer, error_text, split_address
 from .places import Instance, Service
 
 #: Seconds that a client tries to connect, and to show its secret.
@@ -158,7 +157,7 @@ class InstanceDetour(Detour):
         except (OSError, ValueError) as error:
             text = f"no answer within {CONNECT_TIME:g} s" if isinstance(error, TimeoutError) else error_text(error)
             reason = f"the client could not connect to {address or 'the instance'}: {text}"
-            self._instance.publish(direct_message(failed=reason))
+            self._instance.publish(session_message(failed=reason))
             self._fail_calls(reason, Unread if isinstance(error, ConnectionLost) else ConnectFailed, address)
             self.fail(reason)
         else:
@@ -235,7 +234,7 @@ class LargeCalls:
     async def _send_when_permitted(self, call: LargeCall) -> None:
         params = {"method": call.method, "size": call.size}
         try:
-            permit = await self.ask(partial(self._publish_question, call.subject), params, call.method or "")
+            permit = await self.ask(partial(self._service.ask, call.subject), params, call.method or "")
         except Exception as error:
             failure: Exception = error
             if isinstance(error, ConnectionLost):
@@ -244,16 +243,14 @@ class LargeCalls:
             return
         finally:
             self._size -= call.size
-        instance = self._service.instances.get(permit.get("session", "") if type(permit) is dict else "")
-        if instance is None or instance.is_leaving:  # the instance may leave after it has permitted the call
-            reason = "the instance leaves, or has permitted nothing"
+        session = permit.get("session") if type(permit) is dict else None
+        instance = self._service.instances.get(session) if type(session) is str else None
+        if instance is None:
+            reason = "the instance has permitted nothing, or is gone"
             self._service.places.fail(call.call_ids, partial(_failure, Unread, reason, None))
         elif not call.call_ids or self._service.is_wanted(call.call_ids):
             self._permits[call.method] = instance, self._loop.time() + PERMIT_TIME
             self._send(call, instance)
-
-    def _publish_question(self, subject: str, request: bytes, call_id: int) -> None:
-        self._service.publish_call(subject, request, (call_id,))
 
     async def ask(self, publish: Callable[[bytes, int], None], params: dict[str, Any], method: str) -> Any:
         """Call `rpc.direct` of an instance.
@@ -278,7 +275,7 @@ class LargeCalls:
         return reply.get("result")
 
     def _is_free(self, instance: Instance) -> bool:
-        is_usable = instance.detour is not None and not (instance.is_over or instance.is_leaving)
+        is_usable = instance.detour is not None and not instance.is_over
         return is_usable and not self._service.places.has_calls(instance)
 
     def _send(self, call: LargeCall, instance: Instance) -> None:

@@ -1,7 +1,7 @@
 """The connection of this process to NATS.
 
-It lives as long as one connection to one server (made by `dial`). A lost connection is not mended here, since calls and
-subscriptions in progress are lost with it; the caller makes another link. This module knows neither calls nor sessions.
+It lives as long as one connection to one server. A lost connection is not mended here, since calls and subscriptions in
+progress are lost with it; the caller makes another link.
 """
 
 from __future__ import annotations
@@ -17,17 +17,13 @@ from ..backoff import Backoff
 from ..errors import ConnectFailed, NotPermitted
 from ..limits import DEFAULT_HOST
 from ..text import get_logger
-from .dial import close_connection, error_text, open_connection
-from .options import NatsOptions
+from .options import NatsOptions, close_connection, error_text, open_connection
 from .protocol import NatsMessage, NatsProtocol, header_block
 
 log = get_logger("rpcstream.nats")
 
 #: Bytes of the two subjects of a message: NATS ends a connection with a line of over 4,096, where numbers stand, too.
 SUBJECTS_MAX = 4000
-
-#: Servers of a cluster that are kept for the next connection. With as many no list of addresses is needed.
-LEARNED_MAX = 64
 
 #: The pauses before a link that was lost is replaced.
 REJOINING = Backoff(first=0.1, longest=5.0)
@@ -66,15 +62,13 @@ class NatsLink(NatsProtocol):
         ended: called once with the reason, when it has ended without `close`.
     """
 
-    def __init__(self, options: NatsOptions, server: str, host: str) -> None:
+    def __init__(self, options: NatsOptions) -> None:
         super().__init__()
         self.address = options.address
         self.reason: str | None = None
         self.denied: list[Callable[[str, str], object]] = []
         self.ended: list[Callable[[str], object]] = []
         self._options = options
-        self._host = host
-        self._connected_to = server
         self.inbox = self.new_inbox()
         self._last_number = 0
         #: The subject below which answers to requests come, once there was one, and those that wait, by token.
@@ -83,34 +77,24 @@ class NatsLink(NatsProtocol):
 
     @classmethod
     async def connect(cls, options: NatsOptions) -> NatsLink:
-        """Connect to one of the servers, in random order; then to those that they have named.
+        """Connect to one of the servers, in random order.
 
         Raises:
             ConnectFailed: none of them can be connected to; permanent where it refuses this login.
         """
         servers = random.sample(options.servers, len(options.servers))
-        others = [server for server in options.learned if server not in servers]
         failures = []
-        for server in servers + random.sample(others, len(others)):
-            host = options.learned[server] if server in others else server.rpartition(":")[0]
-            link = cls(options, server, host)
+        for server in servers:
+            link = cls(options)
             try:
-                await open_connection(link, server, options, host)
+                await open_connection(link, server, options)
             except ConnectFailed as error:
-                failures.append(f"{server}: {error.reason}" if len(servers) + len(others) > 1 else error.reason)
+                failures.append(f"{server}: {error.reason}" if len(servers) > 1 else error.reason)
                 if error.is_permanent:
                     raise ConnectFailed(error.reason, address=options.address, is_permanent=True) from error
             else:
-                link._learn()
                 return link
         raise ConnectFailed("; ".join(failures), address=options.address)
-
-    def _learn(self) -> None:
-        """Keep the servers that this one has named, and this one, for the connection after this one."""
-        learned = self._options.learned
-        if others := self.other_servers[: LEARNED_MAX - 1]:
-            learned.clear()
-            learned.update(dict.fromkeys((self._connected_to, *others), self._host))
 
     def new_inbox(self) -> str:
         """A new subject, which only this client knows."""
@@ -136,12 +120,6 @@ class NatsLink(NatsProtocol):
 
     def _extra(self, name: str) -> Any:
         return None if self.transport is None else self.transport.get_extra_info(name)
-
-    @property
-    def other_servers(self) -> tuple[str, ...]:
-        """`host:port` of servers of the same cluster that this one has named."""
-        named = self.info.get("connect_urls") or ()
-        return tuple(each for each in named if type(each) is str and each != self._connected_to)
 
     def publish(self, subject: str, payload: bytes, reply: str = "", headers: dict[str, str] | None = None) -> None:
         """Send a message with the others of this turn; dropped where the connection has ended.
@@ -302,7 +280,6 @@ class NatsLink(NatsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.on_full(False)
-        self._learn()
         if self.reason is None:
             self.reason = error_text(self.error) or "the NATS server closed the connection"
             for told in list(self.ended):

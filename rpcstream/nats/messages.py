@@ -105,9 +105,9 @@ def _is_call(read: Any) -> bool:
 # -- direct connections -----------------------------------------------------------------------------------------------
 
 
-def direct_message(**params: Any) -> bytes:
-    """A control message about the direct connection of a session."""
-    return orjson.dumps(envelope.request(envelope.DIRECT, params))
+def session_message(**params: Any) -> bytes:
+    """A control message about a session over NATS."""
+    return orjson.dumps(envelope.request(envelope.SESSION, params))
 
 
 def params_of_question(read: Any) -> dict[str, Any] | None:

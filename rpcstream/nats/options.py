@@ -1,19 +1,28 @@
-"""How to connect to NATS, and where an instance listens for direct connections. Opens no connection and no file."""
+"""How to connect to NATS, and where an instance listens for direct connections.
+
+`open_connection` connects to one NATS server: the login, TLS, and why the server did not take it. It sends nothing
+secret without the encryption that was asked for. Errors name the option to change.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import os
 import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import orjson
+
+from .. import __version__
+from ..errors import ConnectFailed
 from ..limits import DEFAULT_HOST
+from ..tls import TLS, ClientTLS, client_context
 from .messages import INBOX, NO_INBOX, ROOT, check_service
-
-if TYPE_CHECKING:
-    from ..tls import TLS, ClientTLS
+from .protocol import NatsError, NatsProtocol
 
 #: The port of NATS servers where an address names none.
 DEFAULT_PORT = 4222
@@ -72,8 +81,6 @@ class NatsOptions:
 
     Attributes:
         servers: `host:port` of each, tried in random order.
-        learned: others of their clusters that they have named, as `host:port`, each with the host for its certificate;
-            tried after these. Filled by the connections that are made with these options.
         login: who this process is.
         tls: for the connection; None: the system's authorities, where the server asks for TLS.
         is_secure: TLS also where the server does not ask for it.
@@ -84,7 +91,6 @@ class NatsOptions:
     """
 
     servers: tuple[str, ...]
-    learned: dict[str, str] = field(default_factory=dict, compare=False)
     login: NatsLogin = NatsLogin()
     tls: ssl.SSLContext | None = None
     is_secure: bool = False
@@ -118,8 +124,6 @@ def joining_options(
         raise ValueError("the name of the service is missing: join_nats(url, service=...), or nats://host/name")
     context = None
     if tls is not None:
-        from ..tls import client_context
-
         context = client_context(tls)
     return check_service(name), NatsOptions(
         servers=servers,
@@ -163,6 +167,178 @@ def _server(url: str, text: str) -> str:
     if port and not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
         raise ValueError(f"the port in the address {url!r} must be a number from 1 to 65535")
     return f"{host or DEFAULT_HOST}:{port or DEFAULT_PORT}"
+
+
+# -- connecting ------------------------------------------------------------------------------------------------------
+
+#: Bytes of a file with credentials or a key. A JWT with long lists of permissions has some thousands.
+_MAX_FILE = 64 * 1024
+
+#: Seconds for an orderly end of a connection.
+CLOSE_TIME = 5.0
+
+#: The seed of a user's key, and the JWT, in a file of credentials.
+_SEED = re.compile(r"^(SU[A-Z2-7]+)\s*$", re.MULTILINE | re.ASCII)
+_JWT = re.compile(r"^-----BEGIN NATS USER JWT-----\s+([\w.=-]+)\s", re.MULTILINE | re.ASCII)
+
+_NO_TLS = "the NATS server has no TLS: begin the address with nats:// if that is meant"
+_NO_CERTIFICATE = "the NATS server asks for a certificate of the client that it accepts: give certificate=, and key="
+_TOO_OLD = (
+    "the NATS server is too old: {} has no headers, and does not say that nothing subscribes; 2.2 or later is needed"
+)
+
+
+async def open_connection(protocol: NatsProtocol, server: str, options: NatsOptions) -> None:
+    """Connect to one server.
+
+    Args:
+        protocol: gets the connection.
+        server: `host:port`.
+
+    Raises:
+        ConnectFailed: the server is not there, or does not take this login; permanent in the latter case.
+    """
+    try:
+        async with asyncio.timeout(options.connect_timeout):
+            await _open(protocol, server, options)
+    except TimeoutError:
+        protocol.fail(NatsError("connecting took too long"))
+        reason = f"could not connect within {options.connect_timeout:g} s"
+        raise ConnectFailed(reason, address=options.address) from None
+    except (OSError, ValueError, ConnectFailed) as error:
+        protocol.fail(NatsError("it was given up"))
+        failure = _failure(error, options)
+        # Why the server closed the connection behind the handshake is often lost.
+        if failure.is_permanent or not protocol.info.get("tls_verify"):
+            raise failure from error
+        raise ConnectFailed(f"{failure.reason}; {_NO_CERTIFICATE}", address=options.address) from error
+    except BaseException:
+        protocol.fail(NatsError("it was given up"))
+        raise
+
+
+async def _open(protocol: NatsProtocol, server: str, options: NatsOptions) -> None:
+    loop = asyncio.get_running_loop()
+    host, port = split_address(server)
+    await loop.create_connection(lambda: protocol, host, int(port))
+    await protocol.greeted
+    info, needs_tls = protocol.info, options.is_secure or bool(protocol.info.get("tls_required"))
+    if not info.get("headers"):
+        text = _TOO_OLD.format(info.get("version", "it"))
+        raise ConnectFailed(text, address=options.address, is_permanent=True)
+    if options.is_secure and not (info.get("tls_required") or info.get("tls_available")):
+        raise ConnectFailed(_NO_TLS, address=options.address, is_permanent=True)
+    if needs_tls:
+        if protocol.has_unread or protocol.transport is None:
+            raise NatsError("the NATS server sent something before the TLS handshake")
+        context = options.tls or client_context()
+        protocol.use(await loop.start_tls(protocol.transport, protocol, context, server_hostname=host))
+    login = _login(options, str(info.get("nonce", "")))
+    connect = {
+        "verbose": False,
+        "pedantic": False,
+        "tls_required": needs_tls,
+        "lang": "python",
+        "version": __version__,
+        "protocol": 1,
+        "name": options.name,
+        "headers": True,
+        "no_responders": True,
+        "echo": options.has_echo,
+        **(login if info.get("auth_required") else {}),
+    }
+    protocol.write(b"CONNECT ", orjson.dumps(connect), b"\r\n")
+    await protocol.ping()
+
+
+async def close_connection(protocol: NatsProtocol) -> None:
+    """Write what waits, and close. What is not written after `CLOSE_TIME` is dropped."""
+    protocol.write_out()
+    if protocol.transport is not None:
+        protocol.transport.close()
+    await asyncio.wait({protocol.lost}, timeout=CLOSE_TIME)
+    protocol.fail(NatsError("it was closed"))
+
+
+# -- the login --------------------------------------------------------------------------------------------------------
+
+
+def _login(options: NatsOptions, nonce: str) -> dict[str, str]:
+    """Return a login as members of `CONNECT`. Raises ConnectFailed as `_key_in`.
+
+    Args:
+        nonce: of the server; a key signs it.
+    """
+    login = options.login
+    if login.creds is None and login.nkey is None:
+        if login.user is None:
+            return {}
+        return {"auth_token": login.user} if login.password is None else {"user": login.user, "pass": login.password}
+    key, jwt = _key_in(login.nkey or login.creds or "", "creds=" if login.nkey is None else "nkey=", options)
+    signature = base64.b64encode(key.sign(nonce.encode())).decode()
+    who = {"jwt": jwt} if login.nkey is None else {"nkey": key.public_key.decode()}
+    key.wipe()
+    return {**who, "sig": signature}
+
+
+def _key_in(path: str | os.PathLike[str], option: str, options: NatsOptions) -> tuple[Any, str]:
+    """The key of a user in a file, and the JWT in one of credentials.
+
+    Raises:
+        ConnectFailed: the file cannot be read, or has something else in it; or the package `nkeys` is missing.
+    """
+    reason = "it has not what is needed in it"
+    try:
+        import nkeys
+
+        with open(path, encoding="ascii", errors="replace") as file:
+            text = file.read(_MAX_FILE)
+        seed, jwt = _SEED.search(text), _JWT.search(text)
+        if seed is not None and (option == "nkey=" or jwt):
+            return nkeys.from_seed(bytearray(seed[1].encode())), jwt[1] if jwt else ""
+    except ImportError:
+        reason = "it needs the package nkeys: pip install 'rpcstream[nats]'"
+    except Exception as error:  # nkeys has several of its own, which have no common class
+        reason = str(error)
+    text = f"the login {option}{os.fspath(path)!r} cannot be used: {reason}"
+    raise ConnectFailed(text, address=options.address, is_permanent=True)
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+
+def error_text(error: BaseException | None) -> str:
+    """The text of an error; of one of the system, its reason."""
+    number = error.errno if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else None
+    if number is not None and number > 0:
+        return os.strerror(number)
+    return "" if error is None else str(error) or type(error).__name__
+
+
+def _failure(error: BaseException, options: NatsOptions) -> ConnectFailed:
+    """The error of an attempt to connect, which says what to change."""
+    text, alert = error_text(error), str(getattr(error, "reason", None))
+    reason = None
+    if isinstance(error, ConnectFailed):
+        return error
+    if "authorization violation" in text.lower() or "authentication" in text.lower():
+        reason = _refusal(options.login)
+    elif getattr(error, "verify_message", None) is not None:
+        reason = f"the certificate of the NATS server cannot be trusted: {text} (authorities to trust: ca=)"
+    elif isinstance(error, ssl.SSLError) and "ALERT" in alert:
+        reason = f"the NATS server ended the TLS handshake: {alert}; {_NO_CERTIFICATE}"
+    if reason is not None:
+        return ConnectFailed(reason, address=options.address, is_permanent=True)
+    return ConnectFailed(f"could not connect to NATS: {text}", address=options.address)
+
+
+def _refusal(login: NatsLogin) -> str:
+    """Why a server says "Authorization Violation"."""
+    options = {"creds=": login.creds, "nkey=": login.nkey, "password=": login.password, "user=": login.user}
+    given = next((name for name, value in options.items() if value is not None), None)
+    if given is None:
+        return "the NATS server asks for a login: give creds=, nkey=, or user= and password="
+    return f"the NATS server does not accept this login ({given})"
 
 
 # -- direct connections ------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from ..transports.message_connection import trace_sent
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from .channel import Home, NatsChannel, payload_of
-from .messages import direct_message, encoded, ids_in, no_way
+from .messages import encoded, ids_in, no_way
 
 #: Sends a message with the calls of these ids; the method of a batch is empty.
 SendCall = Callable[[Encoded, str, Sequence[int | str]], None]
@@ -68,7 +68,7 @@ class Service(Home, Protocol):
     @property
     def instances(self) -> Mapping[str, Instance]: ...
 
-    def publish_call(self, subject: str, payload: bytes, call_ids: Sequence[int | str]) -> None: ...
+    def ask(self, subject: str, request: bytes, call_id: int) -> None: ...
 
     def is_wanted(self, call_ids: Iterable[int | str]) -> bool: ...
 
@@ -84,7 +84,6 @@ class Instance(NatsChannel):
 
     Attributes:
         call_ids: the calls that the instance has acknowledged.
-        is_leaving: the instance stops, and takes no more calls by its direct connection.
     """
 
     reads_lines = True
@@ -95,7 +94,6 @@ class Instance(NatsChannel):
         super().__init__(service, session, target=subject, own=f"{service.inbox}.i{number}", address=service.address)
         self.number = number
         self.call_ids: dict[int | str, None] = {}
-        self.is_leaving = False
         self._service = service
         # Replies and items of an instance belong to calls to the service.
         session.pending, session.streams = service.session.pending, service.session.streams
@@ -119,15 +117,12 @@ class Instance(NatsChannel):
         own = f"{self._service.inbox}.{call_ids[0]}" if call_ids else self.own
         self._link.publish(subject, payload, own, self._service.headers)
 
-    def take_direct(self, params: dict[str, Any]) -> None:
-        """As `NatsChannel.take_direct`."""
+    def take_control(self, params: dict[str, Any]) -> None:
+        """As `NatsChannel.take_control`."""
         if "alive" in params:
             self._service.places.answered(self)
         elif "has" in params:
             self._service.places.acknowledged(self, ids_in(params["has"]))
-        elif "leaving" in params and self.detour is not None:
-            self.is_leaving = True
-            self.detour.add(direct_message(left=True))
         elif "wanted" in params and self._service.session.pending:
             self._service.large.detour_of(self)
 
@@ -284,10 +279,10 @@ class CallPlaces:
         self._timer = None
         pending, now = self._pending, self._loop.time()
         self._sent = {call_id: sent for call_id, sent in self._sent.items() if pending.find(call_id) is not None}
-        for place in list(self._service.instances.values()):
-            if self.has_calls(place):
-                place.probe()
         self._look_for_late(now)
+        for place in list(self._service.instances.values()):
+            if place in self._silent or self.has_calls(place):
+                place.probe()
         if pending:
             self.watch()
 
@@ -300,10 +295,9 @@ class CallPlaces:
         if self._late and self._is_answered:
             return  # the event loop of an instance is blocked: it may have the call
         self._late = [call_id for call_id, (sent, _, _) in self._sent.items() if now - sent > LATE_AFTER]
+        self._silent, self._is_answered = [], False
         if self._late:
-            self._silent, self._is_answered = list(self._service.instances.values()), False
-            for place in self._silent:
-                place.probe()
+            self._silent = list(self._service.instances.values())
             self._service.inquire()
 
     def answered(self, place: Instance | None) -> None:

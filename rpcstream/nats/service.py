@@ -21,10 +21,9 @@ from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..transports.listen import Listener
 from ..wire import envelope
-from .caller_table import AnyCaller, CallerTable, Sender
+from .caller_table import NO_LOGIN, AnyCaller, CallerIdentities, CallerTable, Sender
 from .callers import Caller
-from .direct import LEAVE_TIME, DirectListener
-from .identity import NO_LOGIN, CallerIdentities
+from .direct import DirectListener
 from .link import NO_RESPONDERS, REJOINING, NatsLink, Subscription, is_unanswerable
 from .messages import (
     BATCH,
@@ -323,7 +322,7 @@ class NatsService:
             sender = self._sender(message)
             caller = self._callers.by_sender.get(sender)
             if caller is not None:
-                caller.say_alive(message.reply)
+                caller.say_alive()
             else:  # callers of another account have other inboxes here, and get no acknowledgements
                 self.link.publish(message.reply, b"[]" if sender.is_client else b"null")
 
@@ -364,12 +363,8 @@ class NatsService:
             await link.flush()
         except ConnectionError:
             pass
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LEAVE_TIME):
-                for caller in list(self._callers.by_sender.values()):
-                    caller.leave()
-                while any(caller.is_expected for caller in self._callers.by_sender.values()):
-                    await asyncio.sleep(0.02)
+        while any(caller.is_expected for caller in self._callers.by_sender.values()):
+            await asyncio.sleep(0.02)
 
     def _drain(self, _: Any = None) -> None:
         for caller in self._callers.all():

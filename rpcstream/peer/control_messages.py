@@ -126,8 +126,8 @@ def _go_away(session: Any, params: dict[str, Any], line: Line) -> None:
     session.peer_leaves(params.get("last", envelope.UNSAYABLE), envelope.reason_of_leave(params))
 
 
-def _direct(session: Any, params: dict[str, Any], line: Line) -> None:
-    take = getattr(session.channel, "take_direct", None)
+def _session(session: Any, params: dict[str, Any], line: Line) -> None:
+    take = getattr(session.channel, "take_control", None)
     if take is not None:
         take(params)
 
@@ -140,5 +140,5 @@ HANDLERS: Handlers = {
     envelope.CREDIT: _credit,
     envelope.EVENT: _event,
     envelope.GO_AWAY: _go_away,
-    envelope.DIRECT: _direct,
+    envelope.SESSION: _session,
 }

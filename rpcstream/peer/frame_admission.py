@@ -57,7 +57,8 @@ class FrameAdmission:
         self._frame = frame
         if session.counters is not None:
             session.counters.frames_received += 1
-            session.counters.shared_received += len(lent) - sum(each is None for each in lent)
+            if lent:
+                session.counters.shared_received += sum([each is not None for each in lent])
         memory: list[memoryview] = frame.content[1].take_memory(lent, copies=session.takes_binary == "copy")
         return frame, memory
 
@@ -75,7 +76,9 @@ class FrameAdmission:
         frames.set(self, received)
 
     def over(self) -> None:
-        self._release()
+        if self._rest is not None or self._share.size:
+            self._release()
+        self._frame = None
         self._is_skipped = False
 
     def give_up(self) -> None:

@@ -76,9 +76,12 @@ def content_of(session: Any, line: Any) -> tuple[Any, bytes]:
     Raises:
         orjson.JSONDecodeError: it is not JSON, or was refused: `unparsed` says what becomes of it.
     """
-    if isinstance(line, Oversize):
+    if isinstance(line, BinaryFrame):
+        message, line = frame_content(line)
+    elif isinstance(line, Oversize):
         raise orjson.JSONDecodeError("too long", "", 0)
-    message, line = frame_content(line) if isinstance(line, BinaryFrame) else session.parse_long(line, session)
+    else:
+        message, line = session.parse_long(line, session)
     if session.offers_binary and isinstance(line, CutLine) and line.has_payloads:
         offer_binary(session)
     return message, line

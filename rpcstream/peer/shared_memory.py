@@ -17,11 +17,13 @@ and a lease is given back after all reads, which `_end_reads` ensures.
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import sys
 from collections import deque
 from collections.abc import Sequence
+from operator import index
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -105,7 +107,7 @@ class Arena:
         import fcntl
         import mmap
 
-        self._maker = os.getpid()
+        self._maker = _process
         self._lock = Lock()
         self._gaps = [(PAGE, ARENA_SIZE)]
         self._given = bytearray(ARENA_SIZE // _STEP)
@@ -126,7 +128,7 @@ class Arena:
     @property
     def is_usable(self) -> bool:
         """Whether it is this process that has made it, and not one that was forked from that."""
-        return self._maker == os.getpid()
+        return self._maker == _process
 
     def allocate(self, size: int) -> Block | None:
         """A block of at least one byte, whose content is undefined; None: there is none of that size."""
@@ -188,6 +190,18 @@ class Arena:
 
 _current: Arena | None = None
 
+#: The id of this process. (To ask the system each time takes long.)
+_process = os.getpid()
+
+
+def _note_fork() -> None:
+    global _process
+    _process = os.getpid()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
 
 def _arena() -> Arena | None:
     """The arena of this process; None where there can be none."""
@@ -224,9 +238,9 @@ def shared_empty(shape: int | Sequence[int], dtype: Any = float) -> Any:
     kind = np.dtype(dtype)
     if kind.hasobject:
         raise TypeError(f"objects cannot be shared, and the dtype is {kind}")
-    size = np.broadcast_to(np.empty((), kind), shape).size * kind.itemsize
-    arena = _arena()
-    block = arena.allocate(size) if size and arena is not None else None
+    size = math.prod(map(index, shape if isinstance(shape, Sequence) else (shape,))) * kind.itemsize
+    arena = _arena() if 0 < size <= ARENA_SIZE else None
+    block = None if arena is None else arena.allocate(size)
     return np.empty(shape, kind) if block is None else np.asarray(block).view(kind).reshape(shape)
 
 
@@ -275,7 +289,7 @@ class _PeerArena:
         """The address of a part. Raises FrameError: it is not in the arena, or was not written in whole steps."""
         end = place + size
         is_inside = PAGE <= place < end <= ARENA_SIZE
-        while is_inside and (step := self._written.find(0, place // _STEP, _rounded(end, _STEP) // _STEP)) >= 0:
+        while is_inside and (step := self._written.find(0, place // _STEP, -(-end // _STEP))) >= 0:
             hole = os.lseek(self._fd, step * _STEP, os.SEEK_HOLE) // _STEP
             self._written[step:hole] = b"\1" * (hole - step)
             is_inside = hole > step
@@ -311,12 +325,13 @@ class Lease(PeerMemory):
     def __init__(self, address: int, size: int, keep: Any, control: memoryview, number: int, count: int) -> None:
         self.address = address
         self.__array_interface__ = {**_BYTES, "shape": (size,), "data": (address, True)}
-        self._maker, self._count = os.getpid(), count
+        self._maker, self._count = _process, count
         self.keep, self.control, self.number = keep, control, number
 
     def __del__(self) -> None:
-        if os.getpid() == self._maker:  # not in a process that was forked
-            _end_reads()
+        if self._maker == _process:  # not in one that was forked
+            if not _IS_ORDERED:
+                _end_reads()
             self.control[_GIVEN_BACK + self.number] = self._count
 
 
@@ -412,27 +427,26 @@ class SharedMemory:
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
-    def place(self, payloads: list[Any]) -> list[bytes | None]:
+    def place(self, payloads: list[Any]) -> list[bytes]:
         """Lend the large ones of these payloads, for a message that is sent at once.
 
         A payload that is copied is replaced by its copy, which the next connection then lends.
 
         Returns:
-            What stands for each in the header; None for one that is to be sent behind its message.
+            The entry of each in the header of the frame; none where all are to be sent behind their message.
         """
         self.placed = 0
-        places: list[bytes | None] = [None] * len(payloads)
         arena = self._arena
         if arena is None or self._peer is None or not self._peer_control[_MAPPED] or not arena.is_usable:
-            return places
+            return []
         self._take_back()
+        entries = []
         for position, payload in enumerate(payloads):
-            if len(payload) >= SHARED_MIN and self._numbers:
-                places[position] = self._lend(arena, payloads, position)
-        self.placed = len(places) - places.count(None)
-        return places
+            place = self._lend(arena, payloads, position) if len(payload) >= SHARED_MIN and self._numbers else b""
+            entries.append(b"%b%d" % (place, len(payload)))
+        return entries
 
-    def _lend(self, arena: Arena, payloads: list[Any], position: int) -> bytes | None:
+    def _lend(self, arena: Arena, payloads: list[Any], position: int) -> bytes:
         payload, copied = payloads[position], 0
         owner = owner_of(payload)
         if isinstance(owner, Lease) and isinstance(owner.keep, Block):
@@ -441,13 +455,14 @@ class SharedMemory:
         if not comes_back and not (isinstance(owner, Block) and owner.arena is arena):
             payload, copied = self._copy(arena, payload), len(payload)
             if payload is None:
-                return None
+                return b""
             payloads[position], owner = payload, payload.base
         number, address = self._numbers.pop(), payload.__array_interface__["data"][0]
         self._lending += 1
+        self.placed += 1
         self._lent[number] = _Lent(owner, address, len(payload), self._lending, copied)
         at = address - owner.address
-        return b"%d:%d:%d" % (number, owner.number, at) if comes_back else b"%d:%d" % (number, owner.place + at)
+        return b"%d:%d:%d:" % (number, owner.number, at) if comes_back else b"%d:%d:" % (number, owner.place + at)
 
     def _copy(self, arena: Arena, payload: Any) -> Any:
         """A copy of a payload in a block; None: there is no room."""
@@ -555,8 +570,12 @@ def _address_of(mapped: Any) -> int:
     return address
 
 
+#: This processor writes nothing before a read that stands before it.
+_IS_ORDERED = hasattr(os, "uname") and os.uname().machine in ("x86_64", "i686")
+
+
 def _end_reads() -> None:
-    """End all reads so far before anything is written, also on processors that exchange the two (arm64)."""
+    """End all reads so far before anything is written, on processors that exchange the two (arm64)."""
     # No read is put off behind a lock's release, and no write goes ahead of the lock's being taken after that.
     lock = Lock()
     for _ in range(2):

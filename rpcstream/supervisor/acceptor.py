@@ -138,6 +138,6 @@ class SharedAcceptor:
 
     def _has_no_room(self, error: OSError) -> bool:
         self.pauses += 1
-        text = "no connection can be accepted for now: %s; those that are open are served"
+        text = "cannot accept connections at present: %s. Open connections are served."
         self._shortages.warning(None, text, error.strerror or error)
         return False

@@ -278,6 +278,8 @@ class SocketConnection(Connection, asyncio.Protocol):
         #: The same, if it hands long messages over in parts.
         self._paced: PacedTransport | None = None
         self._writes_together = self._is_wide = False
+        #: The socket, where it carries what is written as it is: not with TLS.
+        self._plain_socket: Any = None
 
     @property
     def socket(self) -> Any:
@@ -326,6 +328,8 @@ class SocketConnection(Connection, asyncio.Protocol):
         self._writes_together = self._paced is not None or not isinstance(transport, asyncio.Transport)
         # (uvloop's transports do not inherit from asyncio's.)
         self._transport = cast(asyncio.Transport, self._paced or transport)
+        if transport.get_extra_info("ssl_object") is None:
+            self._plain_socket = self.socket
         self.address = self.address or format_address(transport.get_extra_info("peername"))
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer)
         self._opened()
@@ -422,10 +426,8 @@ class SocketConnection(Connection, asyncio.Protocol):
 
     def _write_at_once(self, parts: list[Any]) -> int:
         """Write as much as the system takes without waiting; gives how many bytes that was."""
-        transport, sock = self._transport, self.socket
+        transport, sock = self._transport, self._plain_socket
         if transport is None or sock is None or transport.is_closing() or transport.get_write_buffer_size():
-            return 0
-        if transport.get_extra_info("ssl_object") is not None:
             return 0
         try:
             return os.writev(sock.fileno(), parts)

@@ -35,7 +35,7 @@ HEADER_MAX = 4096
 
 _HEADER = re.compile(rb"@(\d{1,12})((?: (?:\d{1,12}:(?:\d{1,12}:){1,2})?\d{1,12}){1,256}) {0,7}\n")
 _PLAIN_HEADER = re.compile(rb"@([1-9]\d{0,11}) ((?:\d{1,12}:){2,3})?([1-9]\d{0,11}) {0,7}\n")
-_ZEROS = bytes(8)
+_ZEROS, _BLANKS = bytes(8), b" " * 8
 
 #: A frame, and memory for its payloads.
 Admitted = tuple[BinaryFrame, list[memoryview]]
@@ -71,21 +71,15 @@ class FrameHeader(NamedTuple):
         return self.json_size + sum(inline) + sum(map(padding, inline[:-1]))
 
 
-def header(json_size: int, sizes: Sequence[int], places: Sequence[bytes | None] = ()) -> bytes:
+def header(json_size: int, entries: Sequence[bytes]) -> bytes:
     """The header of a frame, so long that the payload behind the JSON begins at a multiple of 8 bytes from the `@`.
 
     Args:
         json_size: bytes of the JSON.
-        sizes: bytes of each payload.
-        places: where each stands in shared memory, None behind the JSON; empty: none stands there.
+        entries: for each payload its bytes, behind its place if it stands in shared memory.
     """
-    entries = [b"%d" % size for size in sizes]
-    if any(places):
-        entries = [
-            entry if place is None else b"%b:%b" % (place, entry) for place, entry in zip(places, entries, strict=True)
-        ]
     text = b"@%d %b" % (json_size, b" ".join(entries))
-    return text + b" " * padding(len(text) + 1 + json_size) + b"\n"
+    return b"%b%b\n" % (text, _BLANKS[: -(len(text) + 1 + json_size) % 8])
 
 
 def read_header(line: bytes) -> FrameHeader:
@@ -111,10 +105,12 @@ def parts_of_frame(message: AttachedMessage, shared: Any = None) -> list[Any]:
         shared: a `SharedMemory`, which takes large payloads that are then not among the bytes; None: there is none.
     """
     json, payloads = message.json, message.payloads
-    places = [None] * len(payloads) if shared is None else shared.place(payloads)
-    parts: list[Any] = [header(len(json), list(map(len, payloads)), places) + json]
-    for payload, place in zip(payloads, places, strict=True):
-        if place is not None:
+    entries = [] if shared is None else shared.place(payloads)
+    if not entries:
+        entries = [b"%d" % len(payload) for payload in payloads]
+    parts: list[Any] = [header(len(json), entries) + json]
+    for payload, entry in zip(payloads, entries, strict=True):
+        if b":" in entry:
             continue
         if len(parts) > 1 and (zeros := padding(len(parts[-1]))):
             parts.append(_ZEROS[:zeros])
@@ -147,14 +143,15 @@ def plain_frame(data: bytes, at: int, intake: FrameIntake, max_size: int) -> tup
     found = _PLAIN_HEADER.match(data, at)
     if found is None:
         return None, at
-    begin, place, size = found.end(), found[2], int(found[3])
-    payload = begin + int(found[1])
+    json_size, place, size = found.groups()
+    begin, size = found.end(), int(size)
+    payload = begin + int(json_size)
     end = payload if place else payload + size
     if end > len(data) or payload + size - begin > max_size:
         return None, at
     if (reason := intake.refuses_frames()) is not None:
         raise FrameError(reason)
-    lent = _lent(intake, [tuple(map(int, place[:-1].split(b":")))], (size,)) if place else ()
+    lent = [_lent(intake, size, tuple(map(int, place[:-1].split(b":"))))] if place else ()
     frame, memory = intake.admit(data[begin:payload], (size,), lent)
     if memory:
         memory[0][:] = memoryview(data)[payload:end]
@@ -162,12 +159,14 @@ def plain_frame(data: bytes, at: int, intake: FrameIntake, max_size: int) -> tup
     return frame, end
 
 
-def _lent(intake: FrameIntake, places: Sequence[tuple[int, ...] | None], sizes: Sequence[int]) -> Sequence[Any]:
-    """The payloads of a frame that stand in shared memory, as arrays; None for the others. Raises FrameError."""
+def _lent(intake: FrameIntake, size: int, place: tuple[int, ...] | None) -> Any:
+    """A payload that stands in shared memory, as an array; None for one that stands nowhere. Raises FrameError."""
+    if place is None:
+        return None
     shared = intake.shared
     if shared is None:
         raise FrameError("the header of a binary frame is malformed: there is no shared memory")
-    return [place and shared.borrow(size, *place) for place, size in zip(places, sizes, strict=True)]
+    return shared.borrow(size, *place)
 
 
 class FrameIntake(Protocol):
@@ -313,7 +312,8 @@ class BinaryFrameReader:
             return len(data)
         self._header = read_header(line)
         if any(self._header.places):
-            self._lent = _lent(self.intake, self._header.places, self._header.sizes)
+            entries = zip(self._header.sizes, self._header.places, strict=True)
+            self._lent = [_lent(self.intake, size, place) for size, place in entries]
         if self._header.json_size > self.max_size:
             self._begin(Oversize(self._header.size, b"", self.max_size), [], self._header.body_size)
         return end

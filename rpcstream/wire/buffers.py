@@ -93,11 +93,8 @@ class AttachedMessage(MessageParts):
         self.lent: Sequence[int] = ()
         self.is_secured = is_secured
         self._text = None
-        size = len(pieces[0])
-        for piece, payload in zip(pieces[1:], payloads, strict=True):
-            # With its padding, to a multiple of 8.
-            size += len(piece) + len(_PLACE) + (len(payload) + 7 & -8)
-        self._size = size
+        # Each payload with its padding, to a multiple of 8.
+        self._size = sum(map(len, pieces)) + sum([_PLACE_SIZE + (len(payload) + 7 & -8) for payload in payloads])
 
     @property
     def parts(self) -> list[bytes]:
@@ -138,8 +135,8 @@ class AttachedMessage(MessageParts):
         return shown(self.json, [len(payload) for payload in self.payloads])
 
 
-#: As long as what stands in the JSON of a frame for a payload.
-_PLACE = b'{"$bin":00}'
+#: Bytes of what stands in the JSON of a frame for a payload, at most.
+_PLACE_SIZE = len(b'{"$bin":00}')
 
 
 class PeerMemory:

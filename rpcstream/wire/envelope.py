@@ -213,8 +213,8 @@ CANCEL, PROGRESS = "$/cancelRequest", "$/progress"
 ITEM, END, CREDIT = "$/item", "$/end", "$/credit"
 EVENT = "$/event"
 GO_AWAY = "$/goAway"
-#: About the direct connection of a session over NATS (docs/reference/nats.md).
-DIRECT = "$/direct"
+#: About a session over NATS (docs/reference/nats.md).
+SESSION = "$/session"
 #: The request that tells the peer what this end reads besides text, and asks what it reads.
 HELLO = "rpc.hello"
 

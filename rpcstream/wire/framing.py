@@ -149,11 +149,13 @@ class LineFramer:
 
     def _begin_frame(self, data: bytes, at: int, intake: FrameIntake, messages: list[Message]) -> int:
         """Take the text in front of a frame, and begin with that, or take all of it; gives the place behind."""
-        end, start = self._frame_start(data, at)
-        if at < end:
-            self._feed_text(data[at:end], messages)
-        if start < 0 or self.ended:
-            return len(data)
+        start = at
+        if data[at] != MARK or self._message is not None:
+            end, start = self._frame_start(data, at)
+            if at < end:
+                self._feed_text(data[at:end], messages)
+            if start < 0 or self.ended:
+                return len(data)
         self.at_start = self._after_value = False
         message, at = plain_frame(data, start, intake, self.max_size)
         if message is None:

@@ -117,7 +117,7 @@ async def connect_caller(make: Callable[[], Any], url: str, service: str) -> Any
                 error = {"code": -32601, "message": "Method not found"}
                 transport.take(orjson.dumps({"jsonrpc": "2.0", "id": asked[token], "error": error}), "")
             return
-        transport.take(message.data if token != "ack" else b"", message.reply)
+        transport.take(b"" if b'"method":"$/session"' in message.data[:64] else message.data, message.reply)
 
     await client.subscribe(f"{inbox}.*", cb=received)
     await client.flush()
@@ -160,7 +160,8 @@ class RawService:
             each["id"] for each in (asked if isinstance(asked, list) else [asked]) if "id" in each and "method" in each
         ]
         if ids:
-            await self._client.publish(f"{inbox}.ack", orjson.dumps(ids), reply=transport.own)
+            has = {"jsonrpc": "2.0", "method": "$/session", "params": {"has": ids}}
+            await self._client.publish(f"{inbox}.m", orjson.dumps(has), reply=transport.own)
         transport.take(message.data, "")
 
     async def stop(self) -> None:

@@ -70,7 +70,7 @@ class RawClient:
 
     async def next_but_acks(self) -> RawMessage:
         """The next message that does not only say where a call is; on a busy machine any call may be told of."""
-        while (message := await self.next()).subject.endswith(".ack"):
+        while b'"method":"$/session","params":{"has"' in (message := await self.next()).data:
             pass
         return message
 

@@ -101,7 +101,7 @@ class Peer:
         self.raw.publish(self.root + method, payload, f"mine.rpcstream.{call_id}")
 
     async def next(self, token: str = "m") -> RawMessage:
-        while not (message := await self.raw.next()).subject.endswith(f".{token}") or not message.data:
+        while not (message := await self.raw.next_but_acks()).subject.endswith(f".{token}") or not message.data:
             pass
         return message
 

@@ -125,7 +125,7 @@ async def test_an_instance_that_stops_is_none_for_new_calls(clock: Clock, servic
     ):
 
         async def told(token: str) -> Any:
-            while not (message := await raw.next()).subject.endswith(f".{token}") or not message.data:
+            while not (message := await raw.next_but_acks()).subject.endswith(f".{token}") or not message.data:
                 pass
             return message.json
 

@@ -135,8 +135,8 @@ async def test_ids_that_are_too_long_for_one_message(service: Service) -> None:
         acknowledged: list[str] = []
         while len(acknowledged) < 3:
             message = await at.raw.next()
-            assert message.subject == "mine.rpcstream.ack"
-            acknowledged += message.json
+            assert message.subject == "mine.rpcstream.m"
+            acknowledged += message.json["params"]["has"]
         assert sorted(acknowledged) == ids
 
 

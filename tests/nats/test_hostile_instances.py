@@ -13,7 +13,7 @@ pytest.importorskip("nats")
 
 from rpcstream import AsyncClient, ConnectFailed, ConnectionLost, RpcError
 
-from ..kit import reply, until
+from ..kit import notification, reply, until
 from ..kit.nats_raw_client import RawClient
 from .conftest import Clock
 from .service import Service
@@ -49,7 +49,9 @@ class RawInstance:
         return task, await self.next_call(method)
 
     def send(self, token: str, data: Any, own: str | None = None, head: bytes | None = None) -> None:
-        """Send to the inbox of the caller: token `m` for messages, `ack`."""
+        """Send to the inbox of the caller: token `m` for messages, `ack` with the ids of calls that this one has."""
+        if token == "ack" and isinstance(data, list):
+            token, data = "m", notification("$/session", has=data)
         payload = data if isinstance(data, bytes) else json.dumps(data).encode()
         self.raw.publish(f"{self.inbox}.{token}", payload, own or self.own, head)
 
@@ -75,9 +77,9 @@ NO_ANSWERS = [
     b'{"jsonrpc":"2.0","method":"$/item","params":{"stream":"x","value":1}}',
     b'{"jsonrpc":"2.0","method":"$/cancel","params":{"id":[]}}',
     b'{"jsonrpc":"2.0","method":"$/credit","params":{"id":1,"n":-5}}',
-    b'{"jsonrpc":"2.0","method":"$/direct","params":{"to":"?"}}',
-    b'{"jsonrpc":"2.0","method":"$/direct","params":{"wanted":true,"address":"127.0.0.1:1","secret":"ab"}}',
-    b'{"jsonrpc":"2.0","method":"$/direct","params":{"has":[99,{}],"alive":1,"leaving":[]}}',
+    b'{"jsonrpc":"2.0","method":"$/session","params":{"to":"?"}}',
+    b'{"jsonrpc":"2.0","method":"$/session","params":{"wanted":true,"address":"127.0.0.1:1","secret":"ab"}}',
+    b'{"jsonrpc":"2.0","method":"$/session","params":{"has":[99,{}],"alive":1,"failed":[]}}',
 ]
 
 
@@ -147,6 +149,24 @@ async def test_a_call_that_is_not_acknowledged(clock: Clock, instance: RawInstan
     else:
         instance.send("m", reply(call["id"], "right"))
         assert await waiting == "right"
+
+
+async def test_an_instance_that_dies_before_it_answers_whether_it_is_alive(
+    clock: Clock, service: Service, instance: RawInstance
+) -> None:
+    """A call that it may have had is lost, although NATS had still delivered the question to it."""
+    own = f"{instance.own}-dying"
+    async with service.raw(own) as dying:
+        known, call = await instance.called("known")
+        instance.send("m", reply(call["id"], 1), own)
+        await known
+        waiting, _ = await instance.called("slow")
+        await clock.until(lambda: not (instance.raw.messages.empty() or dying.messages.empty()))
+        instance.send("q0", [], "")  # another one is alive
+        await instance.raw.flush()
+    await clock.until(waiting.done)
+    with pytest.raises(ConnectionLost, match="is gone, or the message was lost"):
+        await waiting
 
 
 async def test_a_cancel_before_the_acknowledgement_is_sent_when_it_comes(instance: RawInstance) -> None:
@@ -235,3 +255,33 @@ async def test_forged_answers_of_nats(clock: Clock, instance: RawInstance) -> No
     assert isinstance(first.exception(), ConnectFailed)
     instance.send("m", reply(two["id"], "second"))
     assert await second == "second"
+
+
+@pytest.mark.parametrize(
+    ("permit", "offer"),
+    [
+        *((each, None) for each in (5, [], {}, {"session": []}, {"session": "rpc.other"})),
+        *((None, each) for each in (5, {}, {"address": [], "secret": "ab"}, {"address": "nowhere", "secret": "ab"})),
+    ],
+    ids=str,
+)
+async def test_answers_to_a_large_call_that_make_no_sense(
+    clock: Clock, instance: RawInstance, permit: Any, offer: Any
+) -> None:
+    """The call fails, as one that was not sent."""
+
+    async def answer() -> None:
+        while True:
+            call = await instance.next_call("rpc.direct")
+            result = offer if not call["params"] else {"session": instance.own} if permit is None else permit
+            instance.send("m", reply(call["id"], result))
+
+    await instance.raw.subscribe(instance.own)
+    answering = asyncio.create_task(answer())
+    call = asyncio.create_task(instance.client.call("one", "x" * 2_000_000))
+    await clock.until(call.done)
+    with pytest.raises((ConnectionLost, ConnectFailed)):
+        await call
+    answering.cancel()
+    await asyncio.wait({answering})
+    await instance.check("two")

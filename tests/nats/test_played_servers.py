@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
+from typing import Literal
 
 import pytest
 
 pytest.importorskip("nats")
 
-from rpcstream import AsyncClient, ConnectFailed, ConnectionLost, NatsLogin, Server
+from rpcstream import AsyncClient, ConnectFailed, ConnectionLost, NatsLogin, Retry, Server
 
 from ..kit import until
 from .conftest import Clock
@@ -107,14 +108,17 @@ async def test_nothing_is_read_that_came_before_the_handshake_of_tls() -> None:
             await client.call("add")
 
 
-async def test_a_client_tries_some_of_the_servers_that_one_has_named() -> None:
-    named = b",".join(b'"127.0.0.%d:1"' % number for number in range(1, 101))
-    async with AsyncExitStack() as stack:
-        address = await stack.enter_async_context(played(INFO % b',"connect_urls":[%b]' % named, after=b"hello\r\n"))
-        async with AsyncClient(f"nats://{address}/service", timeout=20) as client:
-            with pytest.raises(ConnectionLost):
-                await client.call("add")
-            await stack.aclose()
-            with pytest.raises(ConnectFailed) as failed:
-                await client.call("add")
-    assert failed.value.reason.count("127.0.0.") == 64
+@pytest.mark.parametrize("retain", [False, True])
+@pytest.mark.parametrize(("repeats", "count"), [("idempotent", 1), ("all", 3)])
+async def test_a_publication_that_may_have_arrived_is_not_repeated_unless_all_calls_are(
+    repeats: Literal["idempotent", "all"], count: int, retain: bool
+) -> None:
+    seen, subject = bytearray(), b"PUB rpc.service.$%b.news " % (b"retain" if retain else b"event")
+    again = Retry(times=2, repeats=repeats)
+    async with (
+        played(after=b"hello\r\n", seen=seen) as address,
+        AsyncClient(f"nats://{address}/service", retry=again, wait_for=5) as client,
+    ):
+        with pytest.raises(ConnectionLost):
+            await client.publish("news", 1, retain=retain)
+    assert seen.count(subject) == count

@@ -42,7 +42,7 @@ class Connection:
         self.seen += self.framer.feed(data)
 
     def announce(self, size: int, json: bytes = CALL) -> None:
-        self.send(header(len(json), [size]) + json)
+        self.send(header(len(json), [b"%d" % size]) + json)
 
     def send_all(self, size: int) -> None:
         self.announce(size)
@@ -64,7 +64,7 @@ def ledger() -> ServerLedger:
 def test_bytes_are_counted_when_they_have_come(ledger: ServerLedger) -> None:
     one = Connection(ledger)
     one.announce(MIB)
-    head = len(header(len(CALL), [MIB]) + CALL)
+    head = len(header(len(CALL), [b"%d" % MIB]) + CALL)
     assert ledger.waiting.used == 0
     one.send(b"x" * (PARTLY - 1))
     assert ledger.waiting.used == PARTLY - 1 + head
@@ -116,7 +116,7 @@ def test_the_largest_frame_is_taken_where_nothing_else_waits() -> None:
     one = Connection(ledger)
     one.send_all(10 * MIB)
     long_json = CALL[:-2] + b',"x":"' + b"x" * 2 * MIB + b'"}\n'
-    one.send(header(len(long_json), [MIB]) + long_json[: 2 * MIB])
+    one.send(header(len(long_json), [b"%d" % MIB]) + long_json[: 2 * MIB])
     assert 2 * MIB <= ledger.waiting.used < 2 * MIB + 100  # its JSON, which has come in part
     one.send(long_json[2 * MIB :])
     one.send(b"x" * MIB)

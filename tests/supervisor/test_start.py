@@ -78,7 +78,7 @@ def test_a_script_runs_its_server_in_several_processes(call: str, module: str, t
     ("server", "options", "text"),
     [
         (Server(), {"workers": 2}, "give it a name"),
-        (Hub(), {"workers": 2}, "a hub is one process"),
+        (Hub(), {"workers": 2}, "a hub must be one process"),
         *[(Server(), {"workers": each}, "is not a number from 1 to 1,000") for each in (0, True, "many", 1.5)],
         *[(Server(), {"workers": 2, "start_timeout": each}, "start_timeout must be a p") for each in (0, -1.0)],
     ],

@@ -131,7 +131,7 @@ class TestConnections:
             client.fill()
             with socket.create_connection(program.place, timeout=20) as refused:
                 assert refused.recv(1) == b""
-            until_in_thread(lambda: "no connection can be accepted for now" in program.log)
+            until_in_thread(lambda: "cannot accept connections at present" in program.log)
             client.free()
             with Client(program.address) as other:
                 assert other.pid() == pid
@@ -316,7 +316,7 @@ class TestStart:
         ("source", "status", "text"),
         [
             ("raise ValueError('at import')", 2, "ValueError: at import"),
-            ("from rpcstream import Hub\nserver = Hub()", 2, "a hub is one process"),
+            ("from rpcstream import Hub\nserver = Hub()", 2, "a hub must be one process"),
             (APP.replace("Server(", "Server(lifespan=lambda server: 5, "), 1, "TypeError: "),
             (APP, 1, "cannot listen at 127.0.0.1:"),
         ],
