@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ..config import MAX_TOKENS, ConfigError, one_or_all, read_file, read_tokens, warn_of_readers
-from ..config.schema import Schema, Values
+from ..config import MAX_TOKENS, ConfigError, Schema, Values, one_or_all, read_file, read_tokens, warn_of_readers
 from ..hub.config import EXCLUSIVE, FIELDS, LOGGING, WHERE, ServerFile, User, authenticate_users
 from ..limits import Limits
 from ..option import FILE, FLAG, TEXT, Kind, Option, options_of

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..config.schema import Schema
+from ..config import Schema
 from ..errors import ConnectFailed, RegistrationError
 from ..hub import Hub
 from ..hub.config import HUB

@@ -19,7 +19,7 @@ from .attempts import check_params, given_params
 from .options import Settings
 
 if TYPE_CHECKING:  # these import asyncio or read files, which plain calls do without
-    from ..config.schema import ConfigSource
+    from ..config import ConfigSource
     from ..events.event_queue import Policy
     from .discovery import KnownMethods
 

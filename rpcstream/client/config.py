@@ -4,8 +4,17 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from ..config import ConfigError, read_file, take_token, warn_of_readers
-from ..config.schema import ConfigSource, Schema, Values, limit_options, take_groups
+from ..config import (
+    ConfigError,
+    ConfigSource,
+    Schema,
+    Values,
+    limit_options,
+    read_file,
+    take_groups,
+    take_token,
+    warn_of_readers,
+)
 from ..limits import Limits
 from ..nearest import did_you_mean, nearest
 from ..option import FILE, TEXT, Option, options_of, whole

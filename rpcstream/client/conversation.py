@@ -103,9 +103,8 @@ class Callbacks:
 
     def _get_registry(self) -> MethodRegistry:
         if self._registry is None:
-            from ..methods.builtin_methods import add_own_methods
             from ..methods.call import Invoker
-            from ..methods.discovery import OpenRpcDocument, head_of
+            from ..methods.discovery import OpenRpcDocument, add_own_methods, head_of
             from ..methods.dispatch import Dispatcher
             from ..methods.registry import MethodRegistry
             from ..methods.replies import ReplyWriter

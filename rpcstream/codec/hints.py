@@ -33,8 +33,7 @@ from .markers import (
     with_metas,
 )
 from .options import is_measure
-from .rich_hint import in_words
-from .schema import TEXT_MAX, schema_of, shortened_text
+from .rich_hint import TEXT_MAX, in_words, schema_of, shortened_text
 
 
 def has_fields(cls: type) -> bool:

@@ -13,8 +13,7 @@ import msgspec
 
 from .codec import Codec, Reading
 from .options import MaxSide
-from .rich_hint import TAG_KEY, RichHint, described, shortened
-from .schema import Components, schema_of
+from .rich_hint import TAG_KEY, Components, RichHint, described, schema_of, shortened
 
 Convert = Callable[[Any, Reading], Any]
 MakeSchema = Callable[[Components], dict[str, Any]]

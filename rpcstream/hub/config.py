@@ -8,8 +8,18 @@ from typing import Annotated, Any
 import msgspec
 
 from ..auth.authenticator import digest_of
-from ..config import MAX_TOKENS, read_file, read_tls, read_tokens, take_token
-from ..config.schema import ConfigSource, Schema, limit_options, log, take_groups
+from ..config import (
+    MAX_TOKENS,
+    ConfigSource,
+    Schema,
+    limit_options,
+    log,
+    read_file,
+    read_tls,
+    read_tokens,
+    take_groups,
+    take_token,
+)
 from ..limits import Limits
 from ..option import FILE, SECONDS_OR_NONE, Kind, Option, choice, group_options, options_of, whole
 from ..peer.credentials import Credentials

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, Self, Unpack
 import orjson
 
 from ..auth.authenticator import TOKEN_IDENTITY
-from ..config.schema import ConfigSource
+from ..config import ConfigSource
 from ..errors import NotPermitted, RegistrationError
 from ..events.event_queue import QueueMemory
 from ..events.topics import Topics
@@ -364,7 +364,7 @@ class Hub(Server):
     def _forward(self, dispatcher: Dispatcher) -> None:
         tracing: Any = {}
         if self._tracing is not None:
-            from .tracing import TracedRelay, traced_notification
+            from .relay import TracedRelay, traced_notification
 
             tracing = {
                 "make_relay": partial(TracedRelay, self._tracing),

@@ -1,6 +1,6 @@
 """The sessions of MCP, and the dispatcher that answers them: the server's own one calls the methods behind tools.
 
-`protocol` knows versions, headers and error codes, `tools` the tools, and `content` how a result looks to an agent.
+`protocol` knows versions, headers, error codes, and how a result looks to an agent; `tools` knows the tools.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ..wire import envelope
 from ..wire.buffers import Encoded
 from ..wire.envelope import PROGRESS, VERSION, Oversize, read_progress
 from ..wire.json_scan import is_deeper
-from . import content, protocol
+from . import protocol
 from .tools import Tool, Tools
 
 log = get_logger("rpcstream.server")
@@ -374,7 +374,7 @@ class McpDispatcher:
 
     def _tool_result(self, tool: Tool, reply: bytes, *, is_stateless: bool) -> dict[str, Any]:
         """The result of a tool, from the reply of its method. Raises CallCancelled if the call was cancelled."""
-        raw = content.result_in(reply)
+        raw = protocol.result_in(reply)
         if raw is None:
             error = error_from_wire(orjson.loads(reply)["error"])
             if protocol.is_cancelled(error):
@@ -390,16 +390,16 @@ class McpDispatcher:
 
     # -- replies ------------------------------------------------------------------------------------------------------
 
-    def _content_of(self, raw: bytes) -> tuple[list[content.Block], bool]:
+    def _content_of(self, raw: bytes) -> tuple[list[protocol.Block], bool]:
         """The content for a result, as JSON; and whether there are no rich values in it."""
         if not self._codec.holds_tags(raw):
-            return content.plain_content(raw), True
+            return protocol.plain_content(raw), True
         try:
-            return content.rich_content(raw, self._codec), False
+            return protocol.rich_content(raw, self._codec), False
         except Exception as error:
             # What looks like a rich value was written by a method without a return hint, and is none.
             self._log.warning(None, "a result is shown to an agent as JSON: %s", error)
-            return content.plain_content(raw), True
+            return protocol.plain_content(raw), True
 
     def _reply(self, call_id: Any, result: dict[str, Any], *, is_stateless: bool) -> Encoded:
         """The reply with a result. Raises MessageTooLarge."""
@@ -428,7 +428,7 @@ class McpDispatcher:
 
 def failed_result(error: RpcError) -> dict[str, Any]:
     """The result of a tool call that has failed: an error that the agent is to see and may correct."""
-    return {"content": content.error_content(error), "isError": True}
+    return {"content": protocol.error_content(error), "isError": True}
 
 
 def status_of_reply(reply: bytes, *, is_stateless: bool) -> int:

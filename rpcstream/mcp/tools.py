@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from ..codec.schema import SCHEMA_REF
+from ..codec.rich_hint import SCHEMA_REF
 from ..errors import InvalidParams
 from ..methods.method import Method
 from ..methods.registry import MethodRegistry

@@ -27,8 +27,7 @@ from ..wire.buffers import AttachedMessage, Encoded
 from ..wire.envelope import VERSION, Oversize
 from ..wire.json_scan import is_deeper
 from .arguments import Arguments, ArgumentsWithImages, Line
-from .call import Call, Invoker
-from .collected_items import CollectedItems
+from .call import Call, CollectedItems, Invoker
 from .method import Method
 from .registry import MethodRegistry
 from .replies import NO_ID, ReplyWriter, call_after_reply

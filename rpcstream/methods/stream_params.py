@@ -16,7 +16,7 @@ from ..codec import TAG_KEY, Codec
 from ..codec.codec import Reading
 from ..codec.hints import CompiledHint, expanded, item_hint
 from ..codec.markers import marker
-from ..codec.schema import schema_of
+from ..codec.rich_hint import schema_of
 from ..errors import CallCancelled, InvalidParams
 from ..peer.blocking import BlockingStream
 from ..peer.context import CallContext

@@ -18,11 +18,11 @@ from typing import Any, Protocol
 
 from ..errors import ConnectFailed, ConnectionLost, MethodNotFound, NotPermitted, RpcError
 from ..peer.calls import Call
+from ..peer.control_messages import StreamTable
 from ..peer.marshal import Marshaller
 from ..peer.outgoing import OutgoingCalls
 from ..peer.pending import PendingCall, PendingCalls
 from ..peer.session import Session
-from ..peer.stream_table import StreamTable
 from ..transports.message_connection import trace_sent
 from ..wire import envelope
 from ..wire.buffers import Encoded

@@ -21,8 +21,7 @@ from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..transports.listen import Listener
 from ..wire import envelope
-from .caller_table import NO_LOGIN, AnyCaller, CallerIdentities, CallerTable, Sender
-from .callers import Caller
+from .callers import NO_LOGIN, AnyCaller, Caller, CallerIdentities, CallerTable, Sender
 from .direct import DirectListener
 from .link import NO_RESPONDERS, REJOINING, NatsLink, Subscription, is_unanswerable
 from .messages import (

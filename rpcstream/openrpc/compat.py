@@ -9,12 +9,30 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, Literal
 
 import orjson
 
-from ..codec.schema import SCHEMA_REF
-from .cycles import in_cycles
+from ..codec.rich_hint import SCHEMA_REF
+
+
+def in_cycles(references: Mapping[str, Collection[str]]) -> set[str]:
+    """The names that refer to themselves, directly or through others, and those that refer to such names.
+
+    Args:
+        references: by name, the names that it refers to.
+    """
+    sorter = TopologicalSorter(references)
+    left = set(references)
+    with suppress(CycleError):
+        sorter.prepare()
+    while ready := sorter.get_ready():
+        left.difference_update(ready)
+        sorter.done(*ready)
+    return left
+
 
 #: The version of OpenRPC that is written for older tools.
 COMPAT = "1.2.6"

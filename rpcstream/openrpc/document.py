@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from ..codec import TAG_KEY
-from ..codec.schema import shortened_text
+from ..codec.rich_hint import shortened_text
 from .types import (
     ANY,
     FORMATS,

@@ -9,7 +9,7 @@ from inspect import Parameter as Kind
 from typing import Any
 
 from ..codec import TAG_KEY
-from .cycles import in_cycles
+from .compat import in_cycles
 
 #: Alternatives of one type, values of an enumeration, items of a tuple: a type with more is "any value".
 MAX_CHOICES = 64

@@ -21,6 +21,7 @@ from ..text import get_logger
 from ..wire import envelope
 from ..wire.buffers import AttachedMessage, Encoded
 from . import incoming
+from .control_messages import StreamTable
 from .deadline import free_context
 from .incoming import offer_binary
 from .inflight import Channel, Dispatch, ForwardedCall, RunningCalls, Waiting
@@ -31,7 +32,6 @@ from .outgoing import OutgoingCalls
 from .pending import PendingCalls
 from .shared_memory import SharedMemory
 from .slices import TURN
-from .stream_table import StreamTable
 
 log = get_logger("rpcstream.server")
 

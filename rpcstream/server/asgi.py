@@ -11,8 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from ..text import get_logger
-from ..transports.asgi import AsgiEndpoint, send_response
-from ..transports.asgi_http import Receive, Scope, Send
+from ..transports.asgi import AsgiEndpoint, Receive, Scope, Send, send_response
 from ..wire.http_messages import problem
 from .life import ServerLife
 

@@ -20,9 +20,8 @@ from ..codec import Codec
 from ..codec.options import Binary
 from ..events.topics import Carrier, Topics
 from ..limits import Limits
-from ..methods.builtin_methods import add_auth_method, add_event_methods, add_own_methods
 from ..methods.call import Invoker, check_picklable
-from ..methods.discovery import OpenRpcDocument, head_of
+from ..methods.discovery import OpenRpcDocument, add_auth_method, add_event_methods, add_own_methods, head_of
 from ..methods.dispatch import Dispatcher
 from ..methods.middleware import Middleware, checked
 from ..methods.observed import ObservedCalls
@@ -37,8 +36,8 @@ from ..process import CLEAN_UP, raise_descriptor_limit
 from ..supervisor.options import WORKER_DEFAULTS, WorkerOptions, wants_supervisor
 from ..text import get_logger
 from ..tls import TLS, Certificates, ClientTLS
+from ..transports.access import TrustedProxies
 from ..transports.listen import Listener, transport_of
-from ..transports.proxies import TrustedProxies
 from ..web.routes import DOCUMENT, METRICS, Answer, Routes, document_page
 from ..wire.http_messages import Request, Response
 from .guard import Guard

@@ -6,7 +6,7 @@ import keyword
 import re
 from collections.abc import Callable, Mapping
 
-from ..codec.schema import shortened_text
+from ..codec.rich_hint import shortened_text
 from ..openrpc.types import (
     Api,
     Array,

@@ -35,11 +35,10 @@ from ..wire.http_messages import (
     too_long,
 )
 from ..wire.http_parser import body_length
-from .access import AccessRules
+from .access import AccessRules, TrustedProxies
 from .connection import SocketConnection
 from .message_connection import MessageConnection, Trace
 from .open_connections import OpenConnections
-from .proxies import TrustedProxies
 
 log = logging.getLogger("rpcstream.server")
 

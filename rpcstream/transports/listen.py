@@ -19,13 +19,12 @@ from ..wire.content_length import STARTS
 from ..wire.envelope import error_reply
 from ..wire.http_messages import Request
 from .accept import Acceptor, BoundAddress, ConnectionSetup, listen_at
-from .access import AccessRules
+from .access import AccessRules, ProxyHeaderError, read_proxy_header
 from .connection import SocketConnection
 from .http import HttpConnection
 from .http_router import ConnectionContext, Endpoint, HttpRouter, Routes
 from .message_connection import MessageConnection
 from .open_connections import Arrival, OpenConnections
-from .proxies import ProxyHeaderError, read_proxy_header
 from .stream import ContentLengthStream, LineStream
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..wire.http_messages import HttpError, Request, Response
-from .html import Html, escape, html
+from .responses import Html, escape, html
 from .routes import Routes
 
 __all__ = ["Html", "HttpError", "Request", "Response", "Routes", "escape", "html"]

@@ -20,8 +20,7 @@ from ..openrpc.compat import COMPAT
 from ..text import get_logger
 from ..wire.http_messages import NOSNIFF, Request, Response, problem
 from .handlers import Handler, PathPattern, check_path
-from .html import Html
-from .responses import HTML, check_headers
+from .responses import HTML, Html, check_headers
 from .static import Content, Headers, folder_files, single_file, type_of, without_comments
 
 log = get_logger("rpcstream.web")

@@ -17,7 +17,7 @@ from PIL import Image
 
 from rpcstream import Codec, MaxSide, Shape
 from rpcstream.codec.hints import CompiledHint
-from rpcstream.codec.schema import Components, schema_of
+from rpcstream.codec.rich_hint import Components, schema_of
 
 T = TypeVar("T")
 codec = Codec()

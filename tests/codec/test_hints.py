@@ -21,7 +21,7 @@ from typing_extensions import Doc
 
 from rpcstream import Codec, Server, Shape
 from rpcstream.codec.hints import CompiledHint, hint_checker
-from rpcstream.codec.schema import Components, schema_of
+from rpcstream.codec.rich_hint import Components, schema_of
 from rpcstream.errors import RegistrationError
 
 from ..kit.example_count import IS_THOROUGH

@@ -156,7 +156,7 @@ async def test_inboxes_without_end_displace_each_other(
 ) -> None:
     """Of what calls once, and is silent then, nothing is kept; callers with something under way stay."""
     ask = b'{"jsonrpc":"2.0","id":1,"method":"rpc.direct","params":{"method":"add","size":2000000}}'
-    monkeypatch.setattr("rpcstream.nats.caller_table.MAX_CALLERS", 20)
+    monkeypatch.setattr("rpcstream.nats.callers.MAX_CALLERS", 20)
     async with scene(service) as at:
         held = asyncio.create_task(at.client.call("wait", 5))
         await until(lambda: at.server.begun)
@@ -176,7 +176,7 @@ async def test_callers_have_places_of_their_own_and_the_others_are_refused(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever they have under way, and whatever form their inboxes have; sockets take none of them."""
-    monkeypatch.setattr("rpcstream.nats.caller_table.MAX_CALLERS", 4)
+    monkeypatch.setattr("rpcstream.nats.callers.MAX_CALLERS", 4)
     async with scene(service, port=0, max_connections=2) as at:
         for reply in ("answers.1", "answers.2", "mine.rpcstream.1"):  # and the client is the fourth
             at.raw.publish(f"{at.root}wait", WAIT, reply)

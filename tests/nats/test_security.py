@@ -368,7 +368,7 @@ async def test_calls_wait_for_an_async_function_and_keep_their_order(service: Se
 
 async def test_callers_without_an_identity_are_bounded(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is known is answered meanwhile."""
-    monkeypatch.setattr("rpcstream.nats.caller_table.MAX_UNKNOWN", 2)
+    monkeypatch.setattr("rpcstream.nats.callers.MAX_UNKNOWN", 2)
     looked, seen = asyncio.Event(), list[str | None]()
 
     async def authenticate(shown: Any) -> str | None:

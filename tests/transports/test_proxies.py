@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from rpcstream import Context, Server
-from rpcstream.transports.proxies import ProxyHeaderError, TrustedProxies, read_proxy_header
+from rpcstream.transports.access import ProxyHeaderError, TrustedProxies, read_proxy_header
 
 from ..kit.asgi import connected
 from ..kit.asgi import post as asgi_post

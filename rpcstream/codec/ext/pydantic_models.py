@@ -15,8 +15,7 @@ from pydantic.json_schema import models_json_schema
 
 from ...errors import EncodeError
 from ..codec import Encoding
-from ..rich_hint import shortened, type_name
-from ..schema import Components
+from ..rich_hint import Components, shortened, type_name
 
 #: Of a value with more faults than this only their number is said.
 _COUNTED = 1000

@@ -12,7 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from ...wire.http_messages import Request, Response
-from ..html import escape
+from ..responses import escape
 from ..static import Content, Headers, type_of, without_comments
 
 _FOLDER = Path(__file__).parent
