@@ -18,8 +18,7 @@ from ..wire.binary_frame import parts_of_frame
 from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.http_messages import FRAME, JSON, NDJSON
 from .faults import connect_failed
-from .http_connection import BrokenError, HttpConnection
-from .http_exchange import Exchange
+from .http_exchange import BrokenError, Exchange, HttpConnection
 from .options import Settings
 
 log = get_logger("rpcstream.client")

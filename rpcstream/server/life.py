@@ -237,7 +237,7 @@ class NatsMemberships:
         """
         if not self._joined:
             return
-        from ..nats.services_api import ServicesApi
+        from ..nats.service import ServicesApi
 
         self._methods.on_added = self._offer
         for make, direct, events in self._joined:
