@@ -208,6 +208,12 @@ def test_the_server_is_asked_once_and_only_about_a_file_that_exists(run: Run, ar
     assert err.count(f'"method":"{argv[0]}"') == 1
 
 
+def test_a_server_that_is_not_there_is_reported_for_the_called_method(run: Run) -> None:
+    for argv in (["boom", "photo=cat.png"], ["boom", "a=1"]):
+        status, _, err = run(*argv, uri="127.0.0.1:1")
+        assert (status, "(method 'boom' at 127.0.0.1:1)" in err) == (3, True)
+
+
 def test_a_stream_goes_with_one_call(run: Run) -> None:
     for option in (["--notify"], ["--repeat", "2"]):
         status, out, err = run("total", "numbers=n.jsonl", *option)
