@@ -65,6 +65,8 @@ def _read_array(data: bytes) -> Array:
 
     if format_of(data):
         return np.asarray(_open_image(data))
+    if data.startswith(b"PK"):
+        raise ValueError("an .npz file contains several arrays: pass the .npy file of one")
     try:
         return array_from_npy(bytearray(data))
     except ValueError as error:

@@ -156,7 +156,7 @@ class Command:
             *({name: value for name, value in each.items() if value is not None} for each in sources)
         )
         told = where.pop("on_listening", None)
-        if not where.keys() & {"unix", "sockets"} and is_loopback(where.get("host", DEFAULT_HOST)):
+        if not (where.get("unix") or where.get("sockets")) and is_loopback(where.get("host", DEFAULT_HOST)):
             server.show_docs_by_default()
         if link is not None:
             link.supervise(server)

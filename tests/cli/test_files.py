@@ -101,6 +101,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Image.new("RGB", (3, 2)).save("cat.png")
     np.save("a.npy", np.zeros((2, 3), np.float32))
     table = pa.table({"n": [1, 2], "s": ["x", "y"]})
+    np.savez("two.npz", np.zeros(2), np.zeros(3))
     csv.write_csv(table, "t.csv")
     parquet.write_table(table, "t.parquet")
     Path("data.bin").write_bytes(b"\0" * 200_000)
@@ -178,6 +179,7 @@ def test_standard_input_is_such_a_file(argv: list[str], typed: str, result: Any,
         (["photo", "photo=t.csv"], "'photo=t.csv': not an image"),
         (["photo", "photo=frames/"], "cannot read 'frames/'"),
         (["array", "array=t.csv"], "not a .npy file"),
+        (["array", "array=two.npz"], "an .npz file contains several arrays: pass the .npy file of one"),
         (["frame", "table=data.bin"], "'table=data.bin': not a table"),
         (["total", "numbers=bad.jsonl"], "not JSON"),
         (["photo", "photo=cat.png", "--no-schema"], "error -32602: Invalid params: photo: "),
