@@ -239,6 +239,9 @@ def _fit(client: Client, options: argparse.Namespace, given: GivenParams) -> Par
         api = read_document(document, only=options.method)
     except (RpcError, CallTimeout, DocumentError):
         return None
+    except (ConnectFailed, ConnectionLost) as error:
+        error.method = options.method  # what the user called
+        raise
     return Inputs(api, api.methods[0], given.reader).fitted(given) if api.methods else None
 
 

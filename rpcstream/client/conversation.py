@@ -143,7 +143,7 @@ _WORDS = {word: control_messages.HANDLERS[word] for word in (envelope.PROGRESS, 
 
 
 class ClientDispatcher:
-    """Handles the messages from the server that are not plain replies (`peer.interfaces.Dispatch`).
+    """Handles the messages from the server that are not plain replies (`peer.inflight.Dispatch`).
 
     Requests go to the client's methods, or are refused with MethodNotFound while there are none. A reply that is too
     large fails its call. What is no JSON-RPC message closes the connection.

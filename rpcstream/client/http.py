@@ -36,7 +36,7 @@ Dial = Callable[[Callable[[], HttpConnection]], Awaitable[HttpConnection]]
 
 
 class HttpChannel(OutgoingCalls):
-    """The calls of a client over HTTP, and the channel of its session (`peer.interfaces.Channel`).
+    """The calls of a client over HTTP, and the channel of its session (`peer.inflight.Channel`).
 
     Each POST has a task, which makes a connection if none is free. The session lasts until the client is closed: a call
     whose connection cannot be made fails, and no other call does.

@@ -233,6 +233,13 @@ def expanded(hint: Any) -> Any:
     return expanded(alias.__value__ if origin is None else alias.__value__[get_args(hint)])
 
 
+def _module_advice(module: types.ModuleType) -> str:
+    """Tell which class to write instead of a module, such as `Image.Image`."""
+    name = module.__name__.rpartition(".")[2]
+    has_namesake = isinstance(getattr(module, name, None), type)
+    return f"the hint is the module {module.__name__}; write {f'{name}.{name}' if has_namesake else 'a class'}"
+
+
 class _Walk:
     """One walk over a hint, which replaces by markers what msgspec does not check, or not as the hint says.
 
@@ -276,6 +283,8 @@ class _Walk:
         hint = expanded(hint)
         origin, arguments = get_origin(hint), get_args(hint)
         cls = origin or hint
+        if isinstance(hint, types.ModuleType):
+            raise TypeError(_module_advice(hint))
         if origin is Annotated:
             return self._annotated(expanded(arguments[0]), arguments[1:])
         if origin in _QUALIFIERS:

@@ -101,6 +101,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Image.new("RGB", (3, 2)).save("cat.png")
     np.save("a.npy", np.zeros((2, 3), np.float32))
     table = pa.table({"n": [1, 2], "s": ["x", "y"]})
+    np.savez("two.npz", np.zeros(2), np.zeros(3))
     csv.write_csv(table, "t.csv")
     parquet.write_table(table, "t.parquet")
     Path("data.bin").write_bytes(b"\0" * 200_000)
@@ -178,6 +179,7 @@ def test_standard_input_is_such_a_file(argv: list[str], typed: str, result: Any,
         (["photo", "photo=t.csv"], "'photo=t.csv': not an image"),
         (["photo", "photo=frames/"], "cannot read 'frames/'"),
         (["array", "array=t.csv"], "not a .npy file"),
+        (["array", "array=two.npz"], "an .npz file contains several arrays: pass the .npy file of one"),
         (["frame", "table=data.bin"], "'table=data.bin': not a table"),
         (["total", "numbers=bad.jsonl"], "not JSON"),
         (["photo", "photo=cat.png", "--no-schema"], "error -32602: Invalid params: photo: "),
@@ -206,6 +208,12 @@ def test_the_server_is_asked_once_and_only_about_a_file_that_exists(run: Run, ar
     err = run(*argv, "-v")[2]
     assert err.count('"method":"rpc.discover"') == asked
     assert err.count(f'"method":"{argv[0]}"') == 1
+
+
+def test_a_server_that_is_not_there_is_reported_for_the_called_method(run: Run) -> None:
+    for argv in (["boom", "photo=cat.png"], ["boom", "a=1"]):
+        status, _, err = run(*argv, uri="127.0.0.1:1")
+        assert (status, "(method 'boom' at 127.0.0.1:1)" in err) == (3, True)
 
 
 def test_a_stream_goes_with_one_call(run: Run) -> None:
