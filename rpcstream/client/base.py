@@ -97,7 +97,7 @@ class BaseClient(ABC):
         """The state of the (first) connection: "idle", "connecting", "connected", "waiting" or "closed".
 
         "idle": not connected, and the next call connects. "waiting": pausing before the next attempt to connect.
-        Over HTTP, where each call connects if it must, it is "connected" from the first call on, even without a server.
+        Over HTTP, it is "connected" after the first call, even without a server.
         """
 
     @property
