@@ -98,9 +98,11 @@ def _read_table(data: bytes) -> Any:
 
     source = pa.BufferReader(data)
     try:
-        return parquet.read_table(source) if data.startswith(b"PAR1") else csv.read_csv(source)
+        table = parquet.read_table(source) if data.startswith(b"PAR1") else csv.read_csv(source)
+        table.column_names  # noqa: B018 - ValueError where they are no text, as of an image
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ValueError(f"not a table that can be read: {str(error).splitlines()[0]:.200}") from error
+    return table
 
 
 #: Makes the value of a file's content, by the kind of the parameter. Raises ValueError if it is not of this kind.

@@ -189,7 +189,7 @@ def test_frames_are_shown_and_saved_as_if_they_had_come_as_text(run: Run, tmp_pa
         (["--stream", "ticks", "--timeout", "1.5"], 4, "1\n", ""),
         (["sum", "a=1", "-o", "/dev/full"], 2, "3\n", "rpcstream: cannot write '/dev/full'"),
         (["sum", "a=1", "-o", "/no/such/folder/x"], 2, "", "rpcstream: cannot write"),
-        (["echo", "value=" + "9" * 400 + ".0"], 2, "", "rpcstream: "),
+        (["echo", "value:=" + "9" * 400 + ".0"], 2, "", "rpcstream: "),
         (["echo", 'value:="\\ud800"'], 2, "", "rpcstream: "),
         (["photo_size", "-i", f"photo={__file__}"], 2, "", "rpcstream: "),
         (["numbers", "--stream", "--notify"], 2, "", "--stream does not go with"),
