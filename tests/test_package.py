@@ -64,7 +64,7 @@ def loaded_by(statement: str) -> set[str]:
     [
         ("import rpcstream", {"asyncio", "numpy", "PIL", "msgspec", "orjson"}),
         ("from rpcstream import Client", {"asyncio", "numpy", "PIL", "msgspec", "concurrent.futures", "logging"}),
-        ("from rpcstream import AsyncClient", {"numpy", "PIL", "rpcstream.server", "rpcstream.hub"}),
+        ("from rpcstream import AsyncClient", {"numpy", "PIL", "websockets", "rpcstream.server", "rpcstream.hub"}),
         (
             "from rpcstream import Server; Server().add(lambda a: a, name='x')",
             {"numpy", "PIL", "uvloop", "rpcstream.hub"},

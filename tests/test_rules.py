@@ -22,7 +22,7 @@ PURE = tuple(
     f"rpcstream.{name}"
     for name in (
         *("codec", "peer", "wire", "events.patterns", "nats.messages"),
-        *("client.address", "client.config", "hub.config", "transports.proxies"),
+        *("client.address", "client.config", "hub.config", "transports.access"),
     )
 )
 

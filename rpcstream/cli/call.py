@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from io import TextIOWrapper
+from io import IOBase, TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CallTimeout, ConnectFailed, ConnectionLost, EncodeError, InvalidParams, MethodNotFound, RpcError
@@ -215,14 +215,14 @@ def _fitted_call(client: Client, options: argparse.Namespace, given: GivenParams
         fitted = _fit(client, options, given)
     params: Any = given.params if fitted is None else fitted
     for where, item in given.unclear.items() if options.notify or options.repeat else ():
-        if isinstance(params[where], Iterator):
+        value = params[where]
+        if isinstance(value, Iterator) and not isinstance(value, IOBase):  # an image in its file is one, too
             raise UsageError(f"{item.source}: a stream goes with one call, not with --notify or --repeat")
     try:
         return call(params)
     except InvalidParams as error:
         fitted = _fit(client, options, given) if may_ask else fitted
-        if fitted is None:
-            error.advice = given.advice(error)
+        error.advice = given.advice(error, is_fitted=fitted is not None)
         if fitted is None or all(fitted[where] is params[where] for where in given.unclear):
             raise
     return call(fitted)
@@ -239,6 +239,9 @@ def _fit(client: Client, options: argparse.Namespace, given: GivenParams) -> Par
         api = read_document(document, only=options.method)
     except (RpcError, CallTimeout, DocumentError):
         return None
+    except (ConnectFailed, ConnectionLost) as error:
+        error.method = options.method  # what the user called
+        raise
     return Inputs(api, api.methods[0], given.reader).fitted(given) if api.methods else None
 
 

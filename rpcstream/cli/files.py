@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ..codec import TAG_KEY, Codec
@@ -45,6 +46,14 @@ _MAX_MEMBERS = 10_000
 #: Characters of the name of a member in the name of its file.
 _MAX_NAME = 100
 
+#: Members that are tried if a file cannot contain the whole result, and that an error describes one by one.
+_MAX_TRIED, _MAX_DESCRIBED = 20, 4
+#: What errors call a member, by the kind of a rich value or the class of plain JSON.
+_NOUNS = {
+    **{"image": "an image", "ndarray": "an array", "bytes": "bytes", "str": "text", "dict": "an object"},
+    **{"int": "a number", "float": "a number", "NoneType": "null"},
+}
+
 # -- from files to values
 
 
@@ -56,6 +65,8 @@ def _read_array(data: bytes) -> Array:
 
     if format_of(data):
         return np.asarray(_open_image(data))
+    if data.startswith(b"PK"):
+        raise ValueError("an .npz file contains several arrays: pass the .npy file of one")
     try:
         return array_from_npy(bytearray(data))
     except ValueError as error:
@@ -87,9 +98,11 @@ def _read_table(data: bytes) -> Any:
 
     source = pa.BufferReader(data)
     try:
-        return parquet.read_table(source) if data.startswith(b"PAR1") else csv.read_csv(source)
+        table = parquet.read_table(source) if data.startswith(b"PAR1") else csv.read_csv(source)
+        table.column_names  # noqa: B018 - ValueError where they are no text, as of an image
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ValueError(f"not a table that can be read: {str(error).splitlines()[0]:.200}") from error
+    return table
 
 
 #: Makes the value of a file's content, by the kind of the parameter. Raises ValueError if it is not of this kind.
@@ -236,7 +249,36 @@ def _decoded(value: Any, codec: Codec) -> Any:
 def _name_of(value: Any, rich: Any) -> str:
     if rich is not value:
         return visible(title_of(rich, value))
-    return "an image that cannot be decoded" if _image_as_received(value) else f"JSON ({type(value).__name__})"
+    return "an image that cannot be decoded" if _image_as_received(value) else _described(value, Codec())
+
+
+def _described(value: Any, codec: Codec) -> str:
+    """What a result is, in words: `a list of an image and an object`; with the number of members if there are many."""
+    name = _with_article(value, codec)
+    if not isinstance(value, list | dict):
+        return name
+    members = list(value if isinstance(value, list) else value.values())
+    if len(members) > _MAX_DESCRIBED:
+        return f"{name} of {len(members):,} members"
+    *others, last = [_with_article(member, codec) for member in members] or ["no members"]
+    return f"{name} of {', '.join(others)}{' and ' if others else ''}{last}"
+
+
+def _with_article(value: Any, codec: Codec) -> str:
+    kind = kind_of(_decoded(value, codec)) or type(value).__name__
+    return _NOUNS.get(kind, f"a {kind}")
+
+
+def fitting_member(path: str, value: Any, codec: Codec) -> tuple[str, str] | None:
+    """The name and the noun of the first member that a file can contain, for the error about the whole result."""
+    ending, members = _ending(path), enumerate(value) if isinstance(value, list) else value.items()
+    for name, member in islice(members, _MAX_TRIED) if ending in _PACKAGES else ():
+        # Other names would need quotes in a shell, and --select splits at dots.
+        if re.fullmatch(r"\w[\w-]*", str(name), re.ASCII) is not None:
+            with suppress(ValueError):
+                file_of(member, codec, ending)
+                return str(name), _with_article(member, codec).rpartition(" ")[2]
+    return None
 
 
 def _encoded(rich: Any, kind: str, ending: str) -> bytes:
@@ -273,9 +315,9 @@ def _image_of_array(array: Array) -> Image:
     import PIL.Image
 
     is_picture = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))
-    if array.dtype.name != "uint8" or not is_picture or 0 in array.shape:
-        raise ValueError("an image is an array of uint8 with the shape (h, w), (h, w, 3) or (h, w, 4)")
-    return PIL.Image.fromarray(array)
+    if array.dtype.name not in ("uint8", "bool") or not is_picture or 0 in array.shape:
+        raise ValueError("an image is an array of uint8 or bool with the shape (h, w), (h, w, 3) or (h, w, 4)")
+    return PIL.Image.fromarray(array if array.dtype.name == "uint8" else array.astype("uint8") * 255)
 
 
 def _write_image(image: Image, ending: str, out: io.BytesIO) -> None:

@@ -80,7 +80,8 @@ class Inputs:
             return value
         try:
             if item.text != "-" and not os.path.exists(item.text):
-                raise ValueError(f"there is no file {item.text!r}, and this parameter takes {_name_of(files[0])}")
+                text = f"there is no file {item.text!r}, and this parameter takes {_name_of(files[0])}"
+                raise ValueError("; ".join(filter(None, [text, item.advice_for_json()])))
             return self._content(item.text, files)
         except ValueError as error:
             raise UsageError(f"{item.source}: {error}") from error

@@ -57,6 +57,12 @@ class Item:
         self.text = text
         self.source = repr(shortened(typed, 60))
 
+    def advice_for_json(self) -> str | None:
+        """How to give a text that looks like an array or an object of JSON as one; None for other items."""
+        if self.kind != "auto" or not self.text.startswith(("[", "{")):
+            return None
+        return f"for JSON give {self.key or ''}:={shortened(self.text)}"
+
 
 def shortened(text: str, most: int = 40) -> str:
     """A text as it was typed, cut to its beginning if it is long."""
@@ -234,7 +240,10 @@ def infer_value(text: str) -> Any:
     number = _NUMBER.fullmatch(text)
     if number is None:
         return utf8(text)
-    return _finite(text) if number["float"] else int(text)
+    try:
+        return _finite(text) if number["float"] else int(text)
+    except ValueError:  # a number that JSON or Python does not take, such as 12e4567, may be meant as text
+        return text
 
 
 def _refuse_constant(name: str) -> Any:
@@ -349,23 +358,33 @@ class GivenParams:
     def __init__(self, params: Any, items: Iterable[Item] = (), reader: ValueReader | None = None) -> None:
         self.params: Params = params
         self.reader = reader or ValueReader()
-        places = [(number if item.key is None else item.key, item) for number, item in enumerate(items)]
+        self._items = {number if item.key is None else item.key: item for number, item in enumerate(items)}
         self.unclear: dict[str | int, Item] = {
-            where: item for where, item in places if _is_unclear(item, params[where])
+            where: item for where, item in self._items.items() if _is_unclear(item, params[where])
         }
         self.names_files = any(map(_names_file, self.unclear.values()))
 
-    def advice(self, error: InvalidParams) -> str | None:
-        """How to give the type of an item that the server refused; None if its type is clear."""
-        parameter = error.data.get("parameter") if isinstance(error.data, dict) else None
-        for where, item in self.unclear.items():
-            is_text = item.kind == "auto" and isinstance(infer_value(item.text), str)
-            if is_text or (isinstance(where, str) and parameter not in (None, where)):
+    def advice(self, error: InvalidParams, *, is_fitted: bool) -> str | None:
+        """How to give the type of an item that the server refused; None if its type is clear.
+
+        Args:
+            is_fitted: the unclear items were sent as the method takes them.
+        """
+        data = error.data if isinstance(error.data, dict) else {}
+        if data.get("path") == "$":  # a parameter is missing, or there is no such
+            return None
+        parameter = data.get("parameter")
+        for where, item in self._items.items():
+            if isinstance(where, str) and parameter not in (None, where):
                 continue
-            name = where if isinstance(where, str) else ""
+            if advice := item.advice_for_json():
+                return advice
+            is_text = item.kind == "auto" and isinstance(infer_value(item.text), str)
+            if is_text or is_fitted or where not in self.unclear:
+                continue
             if item.kind == "ndarray":
                 return "for another dtype give a .npy file"
-            return f"for text give {name}:str={shortened(item.text)}"
+            return f"for text give {item.key or ''}:str={shortened(item.text)}"
         return None
 
 

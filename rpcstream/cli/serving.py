@@ -156,7 +156,7 @@ class Command:
             *({name: value for name, value in each.items() if value is not None} for each in sources)
         )
         told = where.pop("on_listening", None)
-        if not where.keys() & {"unix", "sockets"} and is_loopback(where.get("host", DEFAULT_HOST)):
+        if not (where.get("unix") or where.get("sockets")) and is_loopback(where.get("host", DEFAULT_HOST)):
             server.show_docs_by_default()
         if link is not None:
             link.supervise(server)
@@ -190,9 +190,12 @@ class Command:
             raise TargetError(f"{name}: {error.__cause__ or error}") from None
 
     def _report(self, error: Exception) -> None:
-        """Print why the target cannot be served: the traceback from the target's own frames on, and one line."""
+        """Print why the target cannot be served: the traceback from the target's own frames on, and one line.
+
+        The line says where a function was registered that cannot be a method, so this has a traceback only with -d.
+        """
         cause = error.__cause__
-        if cause is not None:
+        if cause is not None and (self._options.debug or not isinstance(cause, RegistrationError)):
             trace = cause.__traceback__ if self._options.debug else without_own_frames(cause.__traceback__)
             traceback.print_exception(type(cause), cause, trace)
         _print_error(str(error))
@@ -260,7 +263,7 @@ def _functions_server(module: ModuleType, *, pattern: str) -> Server:
     try:
         server.add_module(module, pattern=pattern)
     except RegistrationError as error:
-        raise TargetError(str(error)) from None
+        raise TargetError(f"{module.__file__}: {error}") from None
 
     def ping() -> str:
         """Answers "pong"."""

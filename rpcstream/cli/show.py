@@ -170,12 +170,34 @@ def _save(options: argparse.Namespace, value: Any, number: int | None, codec: Co
         save(path, value, codec, raw=is_raw, number=number)
     except BrokenPipeError:
         raise
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else None
-        print_error(f"cannot write {path!r}: {reason or error}; here is the result")
+    except OSError as error:
+        print_error(f"cannot write {path!r}: {error.strerror or error}; here is the result")
         _show(options, value, codec)
-        return USAGE
-    return OK
+    except ValueError as error:
+        advice = _advice_about_members(options, path, value, codec)
+        print_error(f"cannot write {path!r}: {error}{advice}; here is the result")
+        if options.format == "auto" and not sys.stdout.isatty():
+            print(format_for_terminal(value, _PLAIN, codec, is_one_line=True), flush=True)
+        else:
+            _show(options, value, codec)
+    else:
+        return OK
+    return USAGE
+
+
+def _advice_about_members(options: argparse.Namespace, path: str, value: Any, codec: Codec) -> str:
+    """Which options save members of a result that a file cannot contain; "" if no member fits."""
+    from .files import fitting_member
+
+    if not isinstance(value, list | dict) or TAG_KEY in value:
+        return ""
+    found = fitting_member(path, value, codec)
+    if found is None:
+        return ""
+    name, noun = found
+    select = name if options.select is None else f"{options.select}.{name}"
+    is_one = not options.stream and options.subscribe is None  # a folder gets one file for each item of a stream
+    return f"; --select {select} writes the {noun}{', -o DIR/ writes all members' if is_one else ''}"
 
 
 def _show_raw(value: Any, codec: Codec) -> bool:

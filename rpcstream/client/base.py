@@ -97,6 +97,7 @@ class BaseClient(ABC):
         """The state of the (first) connection: "idle", "connecting", "connected", "waiting" or "closed".
 
         "idle": not connected, and the next call connects. "waiting": pausing before the next attempt to connect.
+        Over HTTP, it is "connected" after the first call, even without a server.
         """
 
     @property

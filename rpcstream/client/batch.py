@@ -197,6 +197,7 @@ class BatchExchange(Call):
         self._due: dict[BatchCall, None] = {}
         #: How many calls have no reply yet.
         self._missing = 0
+        self._notice_ids: tuple[int, ...] = ()
 
     def begin_span(self, make: Callable[[str], Any]) -> _BatchSpans:
         spans = [make(member.method) for member in self.members]
@@ -211,8 +212,8 @@ class BatchExchange(Call):
         for each in calls:
             each.begin(self, call.deadline)
             each.call_id = pending.add(each)
-        if not calls:
-            call.answer({}, b"")
+        self.is_notice = not calls
+        self._notice_ids = pending.add_notice(call) if self.is_notice else ()
 
     def count(self, error: Exception | None = None) -> None:
         """Count a call that has its reply, or will have none: then this is the error."""
@@ -239,7 +240,7 @@ class BatchExchange(Call):
 
     @property
     def call_ids(self) -> list[int]:
-        return [each.call_id for each in self._due if each.call_id is not None]
+        return [*self._notice_ids, *(each.call_id for each in self._due if each.call_id is not None)]
 
     def encode(self, left: float, *, says_whole: bool = False) -> Encoded:
         timeout = told(left) if self.tells_time else None

@@ -194,7 +194,7 @@ async def _dial_one(address: Address, settings: Settings, make: Callable[[], P])
 
 async def _open_websocket(connection: ClientConnection, settings: Settings) -> Any:
     from ..transports.websocket import WebSocketStream
-    from ..wire.http_parser import UpgradeRefusedError, check_response, request_upgrade
+    from ..wire.upgrade import UpgradeRefusedError, check_response, request_upgrade
 
     address = settings.address
     headers = {} if settings.token is None else {"Authorization": f"Bearer {settings.token}"}

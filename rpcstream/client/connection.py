@@ -126,9 +126,7 @@ class ClientConnection:
 
         `wait_closed` waits for the end of that.
         """
-        pending = self.session.pending
-        self.calls.cancel([call_id for call_id, _ in pending.items()])
-        pending.fail_all(lambda method: ConnectionLost(reason, method=method, address=self._address))
+        self.calls.fail_all(reason)
         self.session.running.abandon(lambda message: False)
         if self._callbacks:
             self.session.go_away(reason)
@@ -190,7 +188,7 @@ def _outgoing_calls(session: Session, marshaller: Marshaller, settings: Settings
     return calls
 
 
-async def keep_alive(connection: ClientConnection, seconds: float) -> None:
+def keep_alive(connection: ClientConnection, seconds: float, *, is_silent: bool = False) -> None:
     """Close a connection whose server has disappeared.
 
     Checks at every half of the time. After half of the time without a byte the server is sent a ping (`rpc.ping`);
@@ -200,24 +198,28 @@ async def keep_alive(connection: ClientConnection, seconds: float) -> None:
     Args:
         connection: the connection, open.
         seconds: a silent server is given up after this time, or up to half of it later.
+        is_silent: no byte came in the last half of the time, and the server was sent a ping.
     """
-    loop, is_silent = connection.loop, False
-    while True:
-        due = loop.time() + seconds / 2
-        await asyncio.sleep(seconds / 2)
-        if not connection.is_open:
-            return
-        # Unread bytes count, too.
-        if connection.channel.has_received() or (connection.poll is not None and connection.poll(0)):
-            is_silent = False
-        elif not is_silent:
-            is_silent = True
-            # Its bytes are what counts, also those of an error.
-            ping = connection.calls.start(Call(connection.calls.marshaller, "rpc.ping"), INFINITE)
-            ping.future.add_done_callback(retrieve_exception)
-        elif loop.time() - due < seconds / 4:  # a check that runs late proves nothing: the loop was blocked
-            connection.abort(f"the server sent nothing for {seconds:g} s, not even a reply to a ping (keepalive)")
-            return
+    due = connection.loop.time() + seconds / 2
+    connection.loop.call_at(due, _check_alive, connection, seconds, due, is_silent)
+
+
+def _check_alive(connection: ClientConnection, seconds: float, due: float, is_silent: bool) -> None:
+    """Make the check of `keep_alive` that is due, and have the next one made."""
+    if not connection.is_open:
+        return
+    # Unread bytes count, too.
+    if connection.channel.has_received() or (connection.poll is not None and connection.poll(0)):
+        is_silent = False
+    elif not is_silent:
+        is_silent = True
+        # Its bytes are what counts, also those of an error.
+        ping = connection.calls.start(Call(connection.calls.marshaller, "rpc.ping"), INFINITE)
+        ping.future.add_done_callback(retrieve_exception)
+    elif connection.loop.time() - due < seconds / 4:  # a check that runs late proves nothing: the loop was blocked
+        connection.abort(f"the server sent nothing for {seconds:g} s, not even a reply to a ping (keepalive)")
+        return
+    keep_alive(connection, seconds, is_silent=is_silent)
 
 
 class Slot:

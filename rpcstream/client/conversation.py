@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -24,7 +25,7 @@ from ..wire import envelope
 from ..wire.binary_frame import Admitted, BinaryFrameReader, parts_of_frame
 from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.envelope import LONG, Message, Oversize
-from ..wire.framing import LineFramer
+from ..wire.framing import LineFramer, is_cut
 from .address import Address
 from .attempts import Unsent
 from .options import Settings
@@ -142,7 +143,7 @@ _WORDS = {word: control_messages.HANDLERS[word] for word in (envelope.PROGRESS, 
 
 
 class ClientDispatcher:
-    """Handles the messages from the server that are not plain replies (`peer.interfaces.Dispatch`).
+    """Handles the messages from the server that are not plain replies (`peer.inflight.Dispatch`).
 
     Requests go to the client's methods, or are refused with MethodNotFound while there are none. A reply that is too
     large fails its call. What is no JSON-RPC message closes the connection.
@@ -243,6 +244,7 @@ class ClientConversation:
         sends_binary: it was answered, and frames may be sent.
         is_partial: a message has begun and its end has not come.
         has_left: the server reads no more requests.
+        reporting: the thread that handles a notification now, and so may run an `on_progress`.
     """
 
     side = "client"
@@ -264,6 +266,7 @@ class ClientConversation:
         self.replies_size = 0
         self.offers_binary = bool(settings.binary) and settings.delimiter == b"\n"
         self.sends_binary = self.is_partial = self.has_left = False
+        self.reporting: int | None = None
         self._trace = settings.trace
         self._takes_binary = settings.binary
         intake = self if settings.delimiter == b"\n" else None
@@ -290,8 +293,11 @@ class ClientConversation:
             if self._framer.ended:
                 end = self._framer.fault or "the peer ended the conversation with an empty line"
         else:
-            self._handle(self._framer.finish())
-            end = "the peer closed the connection"
+            end, last = "the peer closed the connection", self._framer.finish()
+            if is_cut(last):
+                end += " within a message"
+            else:
+                self._handle(last)
         if end is not None:
             self.lose(end)
 
@@ -325,8 +331,13 @@ class ClientConversation:
 
     def _answer(self, message: Any, text: bytes) -> Encoded | None:
         is_notification = type(message) is dict and "method" in message and "id" not in message
-        if is_notification and control_messages.handle(self, message, text, _WORDS):
-            return None
+        if is_notification:
+            self.reporting = get_ident()
+            try:
+                if control_messages.handle(self, message, text, _WORDS):
+                    return None
+            finally:
+                self.reporting = None
         return None if self.pending.settled(message, text) else self.dispatch.answer_now(message, text)
 
     # -- as a session -----------------------------------------------------------------------------------------------

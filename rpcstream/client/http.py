@@ -17,8 +17,9 @@ from ..text import get_logger
 from ..wire.binary_frame import parts_of_frame
 from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.http_messages import FRAME, JSON, NDJSON
+from .attempts import Unsent
 from .faults import connect_failed
-from .http_exchange import BrokenError, Exchange, HttpConnection
+from .http_exchange import BrokenError, Exchange, HttpConnection, MakeError
 from .options import Settings
 
 log = get_logger("rpcstream.client")
@@ -35,7 +36,7 @@ Dial = Callable[[Callable[[], HttpConnection]], Awaitable[HttpConnection]]
 
 
 class HttpChannel(OutgoingCalls):
-    """The calls of a client over HTTP, and the channel of its session (`peer.interfaces.Channel`).
+    """The calls of a client over HTTP, and the channel of its session (`peer.inflight.Channel`).
 
     Each POST has a task, which makes a connection if none is free. The session lasts until the client is closed: a call
     whose connection cannot be made fails, and no other call does.
@@ -61,6 +62,7 @@ class HttpChannel(OutgoingCalls):
         #: Exchanges that are not over: by the ids of their calls, a notification by itself.
         self._exchanges: dict[Any, Exchange] = {}
         self._is_full = self._is_closing = self._is_lost = False
+        self.pending.holds_notices = True
 
     # -- calls --------------------------------------------------------------------------------------------------
 
@@ -69,7 +71,8 @@ class HttpChannel(OutgoingCalls):
         says_whole = outgoing.window is None and call.on_progress is not None
         message = outgoing.encode(left, says_whole=says_whole)
         is_lines = says_whole or outgoing.window is not None
-        exchange = Exchange(self._session, self._settings, outgoing.method, outgoing.call_ids, outgoing.window)
+        ids, window = outgoing.call_ids, outgoing.window
+        exchange = Exchange(self._session, self._settings, outgoing.method, ids, window, is_notice=outgoing.is_notice)
         self._post(exchange, message, is_lines=is_lines, headers=_trace_headers(outgoing))
 
     def _begin_with_streams(self, outgoing: Call, call: PendingCall, left: float) -> None:
@@ -90,6 +93,16 @@ class HttpChannel(OutgoingCalls):
             if exchange.is_settled() and exchange.task is not None:
                 exchange.task.cancel()
                 self._over(exchange)
+
+    def fail_all(self, reason: str) -> None:
+        for exchange in set(self._exchanges.values()):
+            if exchange.unsent and exchange.call_ids and not exchange.is_settled():
+                self._drop(exchange, reason, Unsent)
+        super().fail_all(reason)
+
+    def missing(self, call_id: int | str) -> str:
+        exchange = self._exchanges.get(call_id)
+        return "connection" if exchange is not None and exchange.unsent else super().missing(call_id)
 
     def _post(self, exchange: Exchange, message: Encoded, *, is_lines: bool = False, headers: bytes = b"") -> None:
         """Send a message as a POST, as soon as there is a connection for it.
@@ -119,16 +132,22 @@ class HttpChannel(OutgoingCalls):
 
     async def _carry(self, exchange: Exchange) -> None:
         """Send an exchange on the next connection that is free, and handle its response."""
+        if self._connections and self._places.locked():
+            exchange.release()
         await self._places.acquire()
-        connection = None
+        exchange.has_place, connection = True, None
         try:
             connection = self._take_free() or await self._connect()
+            exchange.release()
             self._sent(exchange)
             await exchange.carry(connection)
         except BrokenError as error:
             exchange.fail(str(error))
         except ConnectFailed as error:
-            exchange.fail(error.reason, partial(ConnectFailed, is_permanent=error.is_permanent))
+            make_error = partial(ConnectFailed, is_permanent=error.is_permanent)
+            exchange.fail(error.reason, make_error)
+            if not self._connections:
+                self._drop_waiting(error.reason, make_error)
         except Exception as error:
             log.exception("the response to a call of %s could not be handled", self.address)
             exchange.fail(f"an internal error: {error!r}", ConnectFailed if connection is None else ConnectionLost)
@@ -165,7 +184,7 @@ class HttpChannel(OutgoingCalls):
     def send(self, messages: list[Encoded]) -> None:
         """As `Channel.send`; each is a notification."""
         for message in messages:
-            self._post(Exchange(self._session, self._settings, "", (), None), message)
+            self._post(Exchange(self._session, self._settings, "", is_notice=True), message)
 
     def pause(self) -> None:
         """As `Channel.pause`. Never needed: only responses are received, and they are always taken."""
@@ -187,11 +206,15 @@ class HttpChannel(OutgoingCalls):
         for connection in list(self._connections):
             connection.abort(reason)
         for exchange in set(self._exchanges.values()):
-            exchange.fail(reason)
-            if exchange.task is not None and exchange.task is not asyncio.current_task():
-                exchange.task.cancel()
-            self._over(exchange)
+            self._drop(exchange, reason, Unsent if exchange.unsent else ConnectionLost)
         self._end_if_done()
+
+    def _drop(self, exchange: Exchange, reason: str, make_error: MakeError) -> None:
+        """End an exchange; its calls that have no reply fail."""
+        exchange.fail(reason, make_error)
+        if exchange.task is not None and exchange.task is not asyncio.current_task():
+            exchange.task.cancel()
+        self._over(exchange)
 
     # -- connections --------------------------------------------------------------------------------------------
 
@@ -213,6 +236,12 @@ class HttpChannel(OutgoingCalls):
             raise connect_failed(error, settings.connect_timeout, settings.address) from error
         self._connections.add(connection)
         return connection
+
+    def _drop_waiting(self, reason: str, make_error: MakeError) -> None:
+        """Fail the exchanges that waited while no connection could be made."""
+        for exchange in set(self._exchanges.values()):
+            if not exchange.has_place:
+                self._drop(exchange, reason, make_error)
 
     def _forget(self, connection: HttpConnection) -> None:
         """A connection is gone."""

@@ -254,12 +254,14 @@ class Exchange:
         session: has the calls.
         settings: of the client.
         method: for errors.
-        call_ids: of the calls in the POST; none for a notification.
+        call_ids: of the calls in the POST; of a notification, the id under which it waits for a connection.
         window: items of a stream that its reader has room for; None where none is asked for.
+        is_notice: no reply is expected.
 
     Attributes:
         parts, size: the bytes of the POST, and how many its body has.
         unsent: the same number until it is sent; then 0.
+        has_place: it has a connection, or makes one.
         task: sends the POST and handles the response.
         cancelled: calls whose reply is not wanted any more.
     """
@@ -267,12 +269,21 @@ class Exchange:
     task: asyncio.Task[None] | None = None
     parts: Sequence[Any] = ()
     size = unsent = 0
+    has_place = False
     _timer: asyncio.TimerHandle | None = None
 
     def __init__(
-        self, session: Session, settings: Settings, method: str, call_ids: Sequence[int | str], window: int | None
+        self,
+        session: Session,
+        settings: Settings,
+        method: str,
+        call_ids: Sequence[int | str] = (),
+        window: int | None = None,
+        *,
+        is_notice: bool,
     ) -> None:
         self.call_ids = call_ids
+        self.is_notice = is_notice
         self.cancelled: set[int | str] = set()
         self._session = session
         self._settings = settings
@@ -289,7 +300,7 @@ class Exchange:
         """
         seconds = self._settings.limits.message_timeout
         try:
-            if not self.call_ids and seconds is not None:
+            if self.is_notice and seconds is not None:
                 # It has no deadline: without a response the connection would be taken for ever.
                 self._end_after(seconds, connection, "the server did not answer a notification (message_timeout)")
             await connection.send(self.parts, self.size)
@@ -308,15 +319,22 @@ class Exchange:
 
     def fail(self, reason: str, make_error: MakeError = ConnectionLost) -> None:
         """Nothing more will be received: the calls without a reply fail."""
-        address = str(self._settings.address)
-        if not self.call_ids:
+        address, waiting = str(self._settings.address), list(self._waiting())
+        if self.is_notice and not waiting:
             error = make_error(reason, method=self._method, address=address)
             log.warning("a notification was not delivered: %s", error)
-        for call_id in list(self._waiting()):
+        for call_id in waiting:
             call = self._session.pending.find(call_id)
             if call is not None:
                 self._session.pending.discard(call_id)
-                call.fail(make_error(reason, method=call.method, address=address))
+                method = self._method if self.unsent else call.method
+                call.fail(make_error(reason, method=method, address=address))
+
+    def release(self) -> None:
+        """End the wait of a notification: there is a connection, and nobody waits for its response."""
+        if self.is_notice:
+            for call_id in self._waiting():
+                self._session.pending.settle({"id": call_id}, b"")
 
     def permit(self, n: int) -> None:
         """The reader of a stream has room for `n` more items."""
@@ -340,7 +358,7 @@ class Exchange:
             await self._handle(await self._read_frame(connection))
         elif body := await self._read_all(connection):
             await self._handle(body)
-        if self.call_ids:
+        if not self.is_notice:
             self.fail("the server's response contains no reply to the call")
 
     async def _receive_lines(self, connection: HttpConnection) -> None:

@@ -119,7 +119,8 @@ class ClientOptions(TypedDict, total=False):
             a Unix socket in shared memory. "copy": also copy arrays that arrive in shared memory, so that they are
             writable. False: always use base64.
         token: authenticates the client: sent first on each new connection of a line stream, and as
-            `Authorization: Bearer` with each HTTP request and WebSocket handshake. Never logged or shown.
+            `Authorization: Bearer` with each HTTP request and WebSocket handshake, without white space at its ends
+            (`token=open("token").read()`). Never logged or shown.
         tls: whom to trust, for addresses with TLS: a PEM file with the certificate authorities, a `TLS` that also has
             the client's own certificate, or an `ssl.SSLContext`. None: trust the authorities of the system. Unless a
             context says otherwise, the server's certificate and host name are verified.
@@ -249,6 +250,7 @@ def make_settings(client: str, address: str | Address | Connect, options: Mappin
         "reconnect": (Backoff() if given["reconnect"] is True else given["reconnect"]) or None,
         "tracing": make_tracing(given["tracing"]),
         "tls": _make_tls(address, given["tls"]),
+        "token": given["token"].strip() if isinstance(given["token"], str) else given["token"],
         **{"trace": shown.message, "on_send": shown.on_send},
     }
     settings = Settings(address=address, connect=connect, **given)

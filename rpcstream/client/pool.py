@@ -299,7 +299,7 @@ class ConnectionPool:
                 for greet in self.greetings:
                     await greet(connection)
                 if settings.keepalive is not None and connection.is_open:
-                    self._keep_alive(connection, settings.keepalive)
+                    keep_alive(connection, settings.keepalive)
         except Exception as error:
             fault = connect_fault(error, connection, is_joined=connection in self.connections)
             if connection.session.peer_is_leaving and isinstance(error, OSError):
@@ -317,10 +317,6 @@ class ConnectionPool:
             return connection
         connection.abort("this place is for another server since the attempt began (spread)")
         return await self._make(slot)
-
-    def _keep_alive(self, connection: ClientConnection, seconds: float) -> None:
-        task = connection.loop.create_task(keep_alive(connection, seconds))
-        connection.session.on_lost.append(task.cancel)
 
     def _was_lost(self, connection: ClientConnection) -> None:
         """Note that a connection is over."""

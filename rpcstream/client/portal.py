@@ -380,7 +380,10 @@ def _run(client: AsyncClient, portal: Portal) -> None:
         loop.run_until_complete(_finish(client))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
-        portal.callbacks.submit(portal.callbacks.close)  # after the callbacks that are due
+        try:
+            portal.callbacks.submit(portal.callbacks.close)  # after the callbacks that are due
+        except RuntimeError:  # the interpreter is shutting down, and starts no more threads
+            portal.callbacks.close()
 
 
 async def _finish(client: AsyncClient) -> None:

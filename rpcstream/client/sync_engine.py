@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
-from threading import TIMEOUT_MAX, Condition, Lock
+from threading import TIMEOUT_MAX, Condition, Lock, get_ident
 from time import sleep
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
@@ -97,7 +97,7 @@ class SyncPool:
         Raises:
             CallTimeout: none was free in time.
             ConnectionLost: the client was closed while the thread waited.
-            RuntimeError: the client is closed.
+            RuntimeError: the client is closed; or the thread runs an `on_progress`, and would wait for itself.
         """
         try:
             return self._free.pop()
@@ -167,6 +167,11 @@ class SyncPool:
 
     def _wait(self, method: str, deadline: float) -> None:
         """Wait until a connection is free (the lock is held)."""
+        if any(connection.conversation.reporting == get_ident() for connection in self._connections):
+            raise RuntimeError(
+                f"{method!r} was called in on_progress while all {self._size} connections (pool={self._size}) are in "
+                "use: it would wait for the call that reports its progress"
+            )
         left = deadline - now()
         if left <= 0:
             reason = f"no connection was free in time: all {self._size} (pool={self._size}) were in use"

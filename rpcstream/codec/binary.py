@@ -54,7 +54,7 @@ def _decoded(text: object, decoder: Callable[..., Any]) -> Any:
     except ValueError:
         raise ValueError(
             "the payload is not base64: send the bytes of the file, not its path or URL, in the standard alphabet "
-            "with padding, on one line"
+            "with padding, on one line; in Python, pass an image as pathlib.Path('cat.jpg')"
         ) from None
 
 

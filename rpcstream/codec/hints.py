@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
+import re
 import types
 import typing
 from collections import abc
@@ -148,6 +149,8 @@ _ITERABLES = (
     *(abc.AsyncIterable, abc.AsyncIterator, abc.AsyncGenerator),
 )
 _UNIONS = (Union, types.UnionType)
+#: What a key of a TypedDict may not have: msgspec cannot describe it.
+_NOT_IN_KEYS = re.compile(r'["\\\x00-\x1f]')
 _QUALIFIERS = (typing.Required, typing.NotRequired, typing.Final)
 #: What JSON Schema's formats say of dates and times with a zone; without one, it has no format.
 _TIMES = {msgspec.inspect.DateTimeType: "date-time", msgspec.inspect.TimeType: "time"}
@@ -233,6 +236,13 @@ def expanded(hint: Any) -> Any:
     return expanded(alias.__value__ if origin is None else alias.__value__[get_args(hint)])
 
 
+def _module_advice(module: types.ModuleType) -> str:
+    """Tell which class to write instead of a module, such as `Image.Image`."""
+    name = module.__name__.rpartition(".")[2]
+    has_namesake = isinstance(getattr(module, name, None), type)
+    return f"the hint is the module {module.__name__}; write {f'{name}.{name}' if has_namesake else 'a class'}"
+
+
 class _Walk:
     """One walk over a hint, which replaces by markers what msgspec does not check, or not as the hint says.
 
@@ -276,6 +286,8 @@ class _Walk:
         hint = expanded(hint)
         origin, arguments = get_origin(hint), get_args(hint)
         cls = origin or hint
+        if isinstance(hint, types.ModuleType):
+            raise TypeError(_module_advice(hint))
         if origin is Annotated:
             return self._annotated(expanded(arguments[0]), arguments[1:])
         if origin in _QUALIFIERS:
@@ -358,6 +370,8 @@ class _Walk:
             made = self._classes[hint] = Marker(cls.__name__, (), {}) if is_marked else hint
             outside, self.is_changed = self.is_changed, False
             lowered = {name: self._lower(field) for name, field in field_hints(hint).items()}
+            if wrong := next(filter(_NOT_IN_KEYS.search, lowered), None):
+                raise TypeError(f"{cls.__name__}: the key {wrong!r} has a quote, a backslash or a control character")
             if is_marked:
                 class_marker(made, hint, cls, lowered)
             elif self.is_changed or not is_known(hint):

@@ -364,7 +364,7 @@ class Hub(Server):
     def _forward(self, dispatcher: Dispatcher) -> None:
         tracing: Any = {}
         if self._tracing is not None:
-            from .relay import TracedRelay, traced_notification
+            from .tracing import TracedRelay, traced_notification
 
             tracing = {
                 "make_relay": partial(TracedRelay, self._tracing),

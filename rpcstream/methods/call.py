@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from sys import getsizeof
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import CallCancelled, ConnectionLost, RegistrationError, ServerBusy
 from ..limits import Limits
@@ -30,6 +30,8 @@ from .method import Method
 from .replies import NO_FORM, ReplyWriter, checked
 from .threads import DEFAULT_SIZE, DaemonThreads, until_done
 from .workers import Workers
+
+T = TypeVar("T")
 
 #: Items that are kept as they are, at most, and encoded together: that takes a tenth of the time of one by one.
 GROUP = 32
@@ -326,7 +328,7 @@ class Call:
         if method.injection is not None:
             args, kwargs = method.injection.insert(args, kwargs, provided or (self.context,))
         if self.collected is not None or self._sender is not None:
-            made = method.function(*args, **kwargs)
+            made = self._called(method.function, *args, **kwargs)
             items = made if isinstance(made, AsyncIterator) else iter(made)
             if self._sender is not None:
                 return await self._stream(items, self._sender)
@@ -335,8 +337,17 @@ class Call:
             return await self._in_thread(partial(method.function, *args, **kwargs))
         if method.offload == "process":
             return await self.invoker.run(method, args, kwargs)
-        result = method.function(*args, **kwargs)
+        result = self._called(method.function, *args, **kwargs)
         return await result if inspect.isawaitable(result) else result
+
+    def _called(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Call a function in the event loop; one that blocks the loop is reported, as those called at once are."""
+        since = perf_counter()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            if (seconds := perf_counter() - since) > self.session.slow and self.session.on_slow is not None:
+                self.session.on_slow({"method": self.method.name}, seconds)
 
     # -- generators -------------------------------------------------------------------------------------------------
 
@@ -347,7 +358,11 @@ class Call:
                 return False, await anext(items)
             except StopAsyncIteration:
                 return True, None
-        return await self._in_thread(partial(_step, items)) if self.method.offload == "thread" else _step(items)
+        if self.method.offload == "thread":
+            is_over, item = await self._in_thread(partial(_step, items))
+        else:
+            is_over, item = self._called(_step, items)
+        return is_over, item
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
         self.running = self.invoker.submit(function)
@@ -411,7 +426,7 @@ class Call:
                 while not await self._in_thread(partial(collected.take, items, 10 * SLICE)):
                     collected.count()
             else:
-                while not collected.take(items):
+                while not self._called(collected.take, items):
                     collected.count()
                     await give_way()
         except BaseException:

@@ -35,7 +35,7 @@ from .rpc_batch import RpcBatch, answer_batch
 
 
 class Dispatcher:
-    """Answers requests with the methods of a registry. The `Dispatch` of a session (`peer.interfaces`).
+    """Answers requests with the methods of a registry. The `Dispatch` of a session (`peer.inflight`).
 
     Args:
         methods: may be changed while the dispatcher is used.

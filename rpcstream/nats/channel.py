@@ -42,7 +42,7 @@ class Home(Protocol):
 
 
 class NatsChannel:
-    """A channel of one session (`peer.interfaces.Channel`).
+    """A channel of one session (`peer.inflight.Channel`).
 
     Args:
         home: carries the messages, and traces them.

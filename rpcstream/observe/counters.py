@@ -25,7 +25,9 @@ class Counters:
     """The counters that `rpc.stats` returns, from the creation of the server object on."""
 
     accept_pauses: int = _metric(
-        "accept_pauses_total", "counter", "Pauses in accepting connections, for want of descriptors or memory."
+        "accept_pauses_total",
+        "counter",
+        "Pauses in accepting, and connections that a worker closed, for want of descriptors or memory.",
     )
     #: Calls that were cancelled by their caller, or by the loss of its connection.
     cancelled: int = 0

@@ -30,11 +30,13 @@ class Call:
         params: an iterator among them is sent item by item.
         tells_time: the peer is told how long the caller waits.
         is_repeatable: it can be sent again; not once an iterator is being sent.
+        is_notice: no reply comes; the call ends when it is sent.
         trace: records it (`observe.tracing.CallSpan`), and gives further members of its request; None: nothing does.
     """
 
     call_id: int | str = 0
     is_repeatable = True
+    is_notice = False
     trace: Any = None
 
     def __init__(
@@ -139,7 +141,9 @@ class Notice(Call):
         make: encodes the message; called when there is a connection for it.
     """
 
-    methods = call_ids = ()
+    is_notice = True
+    methods = ()
+    call_ids: Sequence[int | str] = ()
 
     def __init__(self, marshaller: Marshaller, method: str, make: Callable[[], Encoded]) -> None:
         super().__init__(marshaller, method)
@@ -149,7 +153,7 @@ class Notice(Call):
         return nullcontext()  # what `make` encodes has a span of its own
 
     def enter(self, pending: PendingCalls, call: PendingCall) -> None:
-        call.answer({}, b"")
+        self.call_ids = pending.add_notice(call)
 
     def encode(self, left: float, *, says_whole: bool = False) -> Encoded:
         return self._make()

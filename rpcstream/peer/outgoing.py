@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from ..codec import TAG_KEY
-from ..errors import CallTimeout, EncodeError, InternalError, RpcError
+from ..errors import CallTimeout, ConnectionLost, EncodeError, InternalError, RpcError
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from .calls import Call
@@ -250,6 +250,12 @@ class OutgoingCalls:
             for call_id in call_ids:
                 self._session.send(envelope.cancel(call_id))
 
+    def fail_all(self, reason: str) -> None:
+        """Fail the calls that wait, since this end closes the connection, and cancel them at the other end."""
+        self.cancel([call_id for call_id, _ in self.pending.items()])
+        address = self.marshaller.address
+        self.pending.fail_all(lambda method: ConnectionLost(reason, method=method, address=address))
+
     # -- deadlines ---------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
@@ -263,6 +269,10 @@ class OutgoingCalls:
             self.stop()
             self._timer_at = deadline
             self._timer = self._loop.call_at(deadline, self._expire)
+
+    def missing(self, call_id: int | str) -> str:
+        """What a call waits for, for the error when its time is over."""
+        return "answer"
 
     def _expire(self) -> None:
         """Fail the calls whose deadline has passed."""
@@ -281,7 +291,8 @@ class OutgoingCalls:
                 earliest = now  # many calls with the same deadline: other work first
                 break
             if self.pending.discard(call_id):
+                reason = self.missing(call_id)
                 self.cancel([call_id])
-                call.fail(CallTimeout("no answer in time", method=call.method, address=self.marshaller.address))
+                call.fail(CallTimeout(f"no {reason} in time", method=call.method, address=self.marshaller.address))
         if earliest < INFINITE:
             self.expect(max(earliest, now + (looked - began) / LOOKING))

@@ -74,6 +74,7 @@ class PendingCalls:
     Attributes:
         dropped: replies and items for which no call waited: late, forged or duplicate.
         is_in_order: each call is sent behind those with lesser ids.
+        holds_notices: a message without a reply waits in the table until there is a connection for it (HTTP).
         when_silent: gives what is added to the reason of a connection that ended before any call was answered.
     """
 
@@ -81,6 +82,7 @@ class PendingCalls:
         self._waiting: dict[int | str, PendingCall] = {}
         self._last_id = 0
         self.is_in_order = True
+        self.holds_notices = False
         #: The calls that the other end has read, once it has said which; those entered later are not among them.
         self._read: frozenset[int | str] | None = None
         self._refusal: str | None = None
@@ -115,6 +117,13 @@ class PendingCalls:
         else:
             self.is_in_order = False
         self._waiting[call_id] = call
+
+    def add_notice(self, call: PendingCall) -> tuple[int, ...]:
+        """Enter a message without a reply, or end its wait at once; gives the ids that it has in the table."""
+        if self.holds_notices:
+            return (self.add(call),)
+        call.answer({}, b"")
+        return ()
 
     def items(self) -> list[tuple[int | str, PendingCall]]:
         """The calls that wait now, with their ids."""

@@ -223,7 +223,7 @@ def shared_empty(shape: int | Sequence[int], dtype: Any = float) -> Any:
     reused as soon as no program needs it. Any other peer gets a copy.
 
     Args:
-        shape: the length of each axis.
+        shape: the length of each axis, as an int or a sequence of them; of an array, give `tuple(shape)`.
         dtype: the dtype of the items, as for `numpy.empty`, but not objects.
 
     Returns:

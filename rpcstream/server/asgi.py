@@ -157,7 +157,7 @@ class AsgiApplication:
                 log.info("serving in an ASGI server")
                 start.set_result(None)
                 await running.stopping.wait()
-            self._is_stopped = True
+                self._is_stopped = True
         except BaseException as error:
             if start.done():
                 raise

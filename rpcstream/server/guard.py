@@ -48,6 +48,8 @@ class Guard:
     def add(self, read_access: ReadAccess | None, tls: TLS | None) -> None:
         """Read the access again with each reload, and add a certificate; see `Server.guard`."""
         if read_access is not None and not self._is_of_configuration:
+            if self.authenticator is None:
+                raise ValueError("read_access= has no effect on a server that was not made within `configured(...)`")
             raise ValueError("this server already has token= or authenticate=")
         if tls is not None and self.tls is not None:
             raise ValueError("this server already has a certificate (tls=)")

@@ -6,9 +6,12 @@ import importlib.util
 import os
 import sys
 import traceback
+from itertools import takewhile
 from types import ModuleType
 from typing import Any
 
+from ..errors import RegistrationError
+from ..process import PACKAGE
 from .program import without_own_frames
 from .server import Server
 
@@ -80,6 +83,8 @@ def _imported(name: str) -> ModuleType:
     except SyntaxError as error:
         place = f"{error.filename}, line {error.lineno}"
         raise TargetError(f"cannot import {name!r}: {type(error).__name__} in {place}: {error.msg}") from error
+    except RegistrationError as error:
+        raise TargetError(f"cannot import {name!r}: {_with_place(error)}") from error
     except BaseException as error:  # SystemExit too: a script that exits when it is imported
         raise TargetError(f"cannot import {name!r}: {_in_one_line(error)}") from error
 
@@ -117,6 +122,14 @@ def _missing_module(error: ModuleNotFoundError) -> str:
     return f"{frames[-1].filename}, line {frames[-1].lineno}: {error.name!r} is not installed for {sys.executable}"
 
 
+def _with_place(error: RegistrationError) -> str:
+    """The error in one line, behind the file and the line that registers the function."""
+    trace = traceback.extract_tb(without_own_frames(error.__traceback__))
+    frames = list(takewhile(lambda frame: not frame.filename.startswith(PACKAGE), trace))
+    text = " ".join(str(error).split())
+    return f"{frames[-1].filename}, line {frames[-1].lineno}: {text}" if frames else text
+
+
 def _named_server(module: ModuleType, attribute: str) -> Server:
     value: Any = module
     for part in attribute.split("."):
@@ -129,6 +142,8 @@ def _named_server(module: ModuleType, attribute: str) -> Server:
     if callable(value):
         try:
             value = value()
+        except RegistrationError as error:
+            raise TargetError(f"{module.__name__}:{attribute} failed: {_with_place(error)}") from error
         except Exception as error:
             raise TargetError(f"{module.__name__}:{attribute} failed: {_in_one_line(error)}") from error
         if isinstance(value, Server):

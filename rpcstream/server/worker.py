@@ -199,7 +199,7 @@ class WorkerLink:
     def _take(self, message: Message, descriptor: int | None) -> None:
         assert self._listener is not None
         if descriptor is None or descriptor < 0:
-            self._listener.connections.make_room(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+            self._listener.connections.make_room(OSError(errno.EMFILE, os.strerror(errno.EMFILE)), is_lost=True)
             self._report_soon()
             return
         try:

@@ -22,7 +22,8 @@ from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.envelope import HEAD_SIZE, Message, Oversize
 from ..wire.frames import BAD_DATA, GOING_AWAY, NO_CODE, TRY_LATER, Close
 from ..wire.http_messages import HttpError, Request, Response, problem
-from ..wire.http_parser import SUBPROTOCOLS, add_header
+from ..wire.http_parser import add_header
+from ..wire.upgrade import SUBPROTOCOLS
 from .connection import Connection
 from .http_call import STOPS, HttpServing
 from .http_router import ConnectionContext, HttpRouter, RequestBody

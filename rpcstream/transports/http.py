@@ -14,7 +14,8 @@ from ..peer.slices import TURN
 from ..wire.binary_frame import parts_of_frame
 from ..wire.buffers import AttachedMessage, parts_of
 from ..wire.http_messages import FRAME, HttpError, Request, Response, problem, readable_text
-from ..wire.http_parser import HEAD_MAX, RequestReader, accept_upgrade, parse_head
+from ..wire.http_parser import HEAD_MAX, RequestReader, parse_head
+from ..wire.upgrade import accept_upgrade
 from .connection import JOIN_MAX, SocketConnection
 from .http_call import STOPS, HttpServing
 from .http_router import CallHead, ConnectionContext, Head, HttpRouter, RequestBody

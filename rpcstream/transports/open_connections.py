@@ -147,14 +147,20 @@ class OpenConnections:
         self._check_empty()
         self.on_closed()
 
-    def make_room(self, error: OSError) -> bool:
-        """The system gives no connection for want of descriptors or memory; returns whether some were closed for it."""
+    def make_room(self, error: OSError, *, is_lost: bool = False) -> bool:
+        """Close some connections, because the system gives no more for want of descriptors or memory.
+
+        Args:
+            error: of the system.
+            is_lost: the connection that there was no room for is closed; otherwise it waits.
+
+        Returns:
+            Whether some were closed.
+        """
         self._counters.accept_pauses += 1
-        self._shortages.warning(
-            None,
-            "cannot accept connections at present: %s. Open connections are served. Is `ulimit -n` too low?",
-            error.strerror or error,
-        )
+        what = "a connection was closed" if is_lost else "cannot accept connections at present"
+        text = f"{what}: %s. Open connections are served. Is `ulimit -n` too low?"
+        self._shortages.warning(None, text, error.strerror or error)
         return sum(self._give_way("there are no more descriptors") for _ in range(GIVE_WAY)) > 0
 
     def drain(self) -> None:

@@ -22,7 +22,7 @@ from ..wire.binary_frame import parts_of_frame
 from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.content_length import ContentLengthFramer
 from ..wire.envelope import Message, error_reply
-from ..wire.framing import LineFramer
+from ..wire.framing import LineFramer, is_cut
 from .connection import JOIN_MAX, SocketConnection
 from .message_connection import SECOND_BLANK, ConnectionOptions, MessageConnection, trace_all, trace_sent
 from .paced_transport import undelivered
@@ -152,8 +152,12 @@ class LineStream(MessageConnection, SocketConnection):
     def eof_received(self) -> bool:
         """The peer sends no more, but may still read: what is in flight is answered first."""
         self._peer_ended = True
-        self._receive(self._framer.finish())
-        if not self._framer.ended and self.session.side == "server":
+        last, is_server = self._framer.finish(), self.session.side == "server"
+        if is_server or not is_cut(last):
+            self._receive(last)
+        else:
+            self.reason = self.reason or "the peer closed the connection within a message"
+        if is_server and not self._framer.ended:
             self._report_fault()
         self.session.end(self._lost)
         # TLS has no half-close: the connection ends now.

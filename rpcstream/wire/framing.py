@@ -6,10 +6,12 @@ import re
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+import orjson
+
 from .binary_frame import MARK, BinaryFrameReader, FrameError, FrameIntake, plain_frame
 from .buffers import ReceiveBuffer
 from .envelope import HEAD_SIZE, Message, Oversize, PartialMessage, Reception
-from .json_scan import Balance
+from .json_scan import Balance, split_values
 
 #: Bytes of a line from which on `find` is faster than `split`, which tests each byte by itself.
 _FOUND_FASTER = 512
@@ -248,3 +250,14 @@ class LineFramer:
 
     def _sized(self, line: bytes) -> Message:
         return line if len(line) <= self.max_size else Oversize(len(line), line[:HEAD_SIZE], self.max_size)
+
+
+def is_cut(last: list[Message]) -> bool:
+    """Whether a stream ended within a text, given what `finish` returned."""
+    for text in last:
+        assert isinstance(text, bytes)
+        try:
+            orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return not split_values(text)
+    return False

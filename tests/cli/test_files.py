@@ -55,6 +55,10 @@ def files_server() -> Server:
         return "image" if isinstance(value, Image.Image) else type(value).__name__
 
     @server
+    def together(values: list[int], number: int) -> int:
+        return sum(values) + number
+
+    @server
     def text(path: str, number: int = 0) -> str:
         return path
 
@@ -101,6 +105,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Image.new("RGB", (3, 2)).save("cat.png")
     np.save("a.npy", np.zeros((2, 3), np.float32))
     table = pa.table({"n": [1, 2], "s": ["x", "y"]})
+    np.savez("two.npz", np.zeros(2), np.zeros(3))
     csv.write_csv(table, "t.csv")
     parquet.write_table(table, "t.parquet")
     Path("data.bin").write_bytes(b"\0" * 200_000)
@@ -178,7 +183,10 @@ def test_standard_input_is_such_a_file(argv: list[str], typed: str, result: Any,
         (["photo", "photo=t.csv"], "'photo=t.csv': not an image"),
         (["photo", "photo=frames/"], "cannot read 'frames/'"),
         (["array", "array=t.csv"], "not a .npy file"),
+        (["array", "array=two.npz"], "an .npz file contains several arrays: pass the .npy file of one"),
         (["frame", "table=data.bin"], "'table=data.bin': not a table"),
+        (["frame", "table=cat.png"], "'table=cat.png': not a table that can be read"),
+        (["array", "array=[1.5,2]"], "this parameter takes an array; for JSON give array:=[1.5,2]"),
         (["total", "numbers=bad.jsonl"], "not JSON"),
         (["photo", "photo=cat.png", "--no-schema"], "error -32602: Invalid params: photo: "),
         (["photo", "photo:str=cat.png"], "error -32602: Invalid params: photo: "),
@@ -208,11 +216,41 @@ def test_the_server_is_asked_once_and_only_about_a_file_that_exists(run: Run, ar
     assert err.count(f'"method":"{argv[0]}"') == 1
 
 
+@pytest.mark.parametrize(
+    ("argv", "advice"),
+    [
+        (["array", "array=[1,2]"], "array:=[1,2]"),
+        (["array", "--positional", "[1,2]"], ":=[1,2]"),
+        (["together", "values=[1,2]", "number=3"], "values:=[1,2]"),
+        (["together", 'values={"a": 1}', "number:int=3"], 'values:={"a": 1}'),
+    ],
+)
+def test_a_refused_text_that_looks_like_json_is_advised_to_be_it(run: Run, argv: list[str], advice: str) -> None:
+    status, out, err = run(*argv)
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert err.endswith(f"; for JSON give {advice}\n")
+
+
+def test_no_advice_for_an_item_that_is_not_what_was_refused(run: Run) -> None:
+    for argv in (["text", "path=[1", "number:str=x"], ["text", "path=[1", "number:=[1]"], ["text", "nothing=[1"]):
+        status, _, err = run(*argv)
+        assert (status, "for JSON" in err) == (1, False)
+
+
+def test_a_server_that_is_not_there_is_reported_for_the_called_method(run: Run) -> None:
+    for argv in (["boom", "photo=cat.png"], ["boom", "a=1"]):
+        status, _, err = run(*argv, uri="127.0.0.1:1")
+        assert (status, "(method 'boom' at 127.0.0.1:1)" in err) == (3, True)
+
+
 def test_a_stream_goes_with_one_call(run: Run) -> None:
     for option in (["--notify"], ["--repeat", "2"]):
         status, out, err = run("total", "numbers=n.jsonl", *option)
         assert (status, out, err.count("\n")) == (2, "", 1)
         assert "numbers=n.jsonl" in err
+    assert run("photo", "photo=cat.png", "--notify") == (0, "", "")
+    status, out, _ = run("photo", "photo=cat.png", "--repeat", "3", "--format", "json")
+    assert (status, json.loads(out)["failed"]) == (0, 0)
 
 
 # -- results --------------------------------------------------------------------------------------------------------

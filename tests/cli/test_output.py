@@ -372,8 +372,11 @@ def npy(array: Any) -> bytes:
         *((b"\0\xff", name, b"\0\xff", "") for name in ("a", "a.json", "a.png")),
         ({"a": [1]}, "a.txt", b'{"a":[1]}\n', ""),
         ("x", "a.txt", b'"x"\n', ""),
-        ([1], "a.npy", None, "the result is JSON (list)"),
-        ([1], "a.csv", None, "the result is JSON (list)"),
+        (np.eye(2, dtype=bool), "a.png", b"\x89PNG", ""),
+        ([1], "a.npy", None, "the result is a list of a number: a .npy file cannot contain it; here"),
+        ({"n": None, "t": "x"}, "a.csv", None, "the result is an object of null and text: a .csv file cannot"),
+        ([], "a.csv", None, "the result is a list of no members: "),
+        (list(range(5)), "a.csv", None, "the result is a list of 5 members: "),
         (sparse.csr_array(np.eye(3)), "a.json", b'{"$type":"sparse"', ""),
     ],
 )
@@ -390,6 +393,31 @@ def test_what_is_saved(
     assert (tmp_path / file).read_bytes().startswith(saved)
     if b"PNG" in saved:
         Image.open(tmp_path / file).load()
+
+
+def test_a_result_with_an_image_among_its_members(run: Run, stranger: Stranger, tmp_path: Path) -> None:
+    """The error says how to save the image, and what is shown in place of the result has no base64."""
+    out, ways = str(tmp_path / "a.png"), "--select {} writes the image, -o DIR/ writes all members; here is the result"
+    photo = Image.effect_noise((64, 64), 80)
+    address = stranger.giving([photo, {"n": 1}])
+    status, shown, err = run("m", "-o", out, uri=address)
+    assert (status, shown) == (2, '[image PNG 64 x 64 L, {"n": 1}]\n')
+    said = f"rpcstream: cannot write '{out}': the result is a list of an image and an object: "
+    assert err == f"{said}a .png file cannot contain it; {ways.format(0)}\n"
+    whole = run("m", "-o", out, "--format", "json", uri=address)[1]
+    assert json.loads(whole)[1] == {"n": 1}
+    assert len(whole) > 4000
+    assert run("m", "-o", out, "--select", "0", uri=address) == (0, "", "")
+    named = stranger.giving({"a": {"n": 1, "odd name": photo, "mask": photo}})
+    assert ways.format("a.mask") in run("m", "-o", out, "--select", "a", uri=named)[2]
+    assert "--select 0 writes the image; here" in run("--stream", "m", "-o", out, uri=stranger.giving([photo]))[2]
+
+
+def test_a_mask_is_saved_in_black_and_white(run: Run, stranger: Stranger, tmp_path: Path) -> None:
+    out, mask = tmp_path / "mask.png", np.arange(6).reshape(2, 3) % 2 == 0
+    assert run("m", "-o", str(out), uri=stranger.giving(mask)) == (0, "", "")
+    with Image.open(out) as image:
+        assert np.asarray(image).tolist() == (mask * 255).tolist()
 
 
 def test_what_is_raw(run: Run, stranger: Stranger, tmp_path: Path) -> None:

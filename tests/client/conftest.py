@@ -103,6 +103,13 @@ def free_address() -> Iterator[str]:
         yield f"127.0.0.1:{sock.getsockname()[1]}"
 
 
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a socket that accepts connections, as the system does for it, and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
 class Connections:
     """A script for each connection, the last one for all that come later; counts the connections."""
 

@@ -258,7 +258,7 @@ def test_what_belongs_to_nobody_is_dropped_and_counted(make_client: MakeClient, 
         *[(bad, "no JSON-RPC message") for bad in (b"5\n", b"[]\n", b"[1]\n", b'{"hello":1}\n')],
         (b"\n", "closed|ended"),
         (b"", "the peer closed the connection"),
-        (b'{"jsonrpc":"2.0","id":1,"res', "not JSON"),
+        (b'{"jsonrpc":"2.0","id":1,"res', "closed the connection within a message"),
         *[(FRAME[:size], "") for size in (1, 20, 100, 200, 40_000)],
     ],
 )

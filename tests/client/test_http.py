@@ -365,6 +365,82 @@ async def test_each_call_connects_and_may_wait_for_its_server(free_address: str)
                 assert await waiting == await client.call("echo", 1) == 1
 
 
+async def test_a_notification_needs_a_server_and_waits_for_it_as_a_call_does(
+    free_address: str, face: Callable[..., Any]
+) -> None:
+    server, come = UsualServer(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    server.add(lambda: loop.call_soon_threadsafe(come.set), name="told")
+    async with face(f"http://{free_address}", wait_for=30) as client:
+        with pytest.raises(ConnectFailed, match=r"could not connect: .*refused.*'told'"):
+            await client.notify("told", wait_for=None)
+        with pytest.raises(ConnectFailed, match="could not connect"):
+            await client({"jsonrpc": "2.0", "method": "told"}, wait_for=None)
+        waiting = asyncio.ensure_future(client.notify("told"))
+        await asyncio.sleep(0.03)
+        assert not waiting.done()
+        async with server.listening(port=int(free_address.rpartition(":")[2])):
+            assert await waiting is None
+            await asyncio.wait_for(come.wait(), 20)
+
+
+async def test_a_batch_names_itself_in_the_error_where_no_server_is(free_address: str) -> None:
+    async with AsyncClient(f"http://{free_address}") as client:
+        for is_notice in (False, True):
+            with pytest.raises(ConnectFailed, match="'batch'" if is_notice else "'batch of echo'"):
+                async with client.batch() as batch:
+                    (batch.notify if is_notice else batch.call)("echo", 1)
+
+
+async def test_a_notification_does_not_wait_for_calls_that_have_the_connections(scripted: Scripted) -> None:
+    go, come = threading.Event(), list[str]()
+
+    def answer(asked: Request, number: int) -> bytes:
+        come.append(asked.message["method"])
+        assert go.wait(20)
+        return answered(reply(asked.id, number) if "id" in asked.message else b"")
+
+    async with AsyncClient(f"http://{scripted(always(answer))}", pool=1) as client:
+        call = client.submit("echo")
+        await until(lambda: come == ["echo"])
+        await client.notify("note")
+        assert not call.done()
+        go.set()
+        assert await call == 1
+
+
+async def test_calls_that_wait_for_a_connection_say_so_and_were_not_executed(
+    silent: str, face: Callable[..., Any]
+) -> None:
+    """The TLS handshake is never answered."""
+    address = f"https://{silent}"
+    async with face(address, tls=client_side(), connect_timeout=None) as client:
+        with pytest.raises(CallTimeout, match="no connection in time"):
+            await client.call("echo", 1, timeout=0.1)
+        with pytest.raises(CallTimeout, match="no connection in time"):
+            await client.notify("note", 1, timeout=0.1)
+        calls = [asyncio.ensure_future(client.call("echo", n, timeout=20)) for n in range(3)]
+        await asyncio.sleep(0.1)
+    for call in calls:
+        with pytest.raises(ConnectionLost, match="the client was closed") as caught:
+            await call
+        assert caught.value.executed is False
+
+
+async def test_calls_that_wait_while_no_connection_can_be_made_fail_with_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"https://127.0.0.1:{listening.getsockname()[1]}"
+        async with AsyncClient(address, tls=client_side(), pool=1, timeout=20, connect_timeout=0.2) as client:
+            calls = [client.submit("echo", n) for n in range(3)]
+            for call in calls:
+                with pytest.raises(ConnectFailed, match="could not connect within"):
+                    await call
+        listening.setblocking(False)
+        listening.accept()[0].close()
+        with pytest.raises(BlockingIOError):  # there was one attempt
+            listening.accept()
+
+
 async def test_an_answer_without_an_end_keeps_neither_its_connection_nor_the_client(scripted: Scripted) -> None:
     def answer(asked: Request, number: int) -> bytes:
         body = reply(asked.id, number)

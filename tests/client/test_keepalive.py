@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -16,13 +15,6 @@ from rpcstream.testing import FakeTimeLoop, connections_of, memory_client
 
 from ..kit import UsualServer, reply, until
 from .conftest import Scripted, Traced, refusal
-
-
-@pytest.fixture
-def silent() -> Iterator[str]:
-    """The address of a socket that accepts connections, as the system does for it, and never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
 async def test_a_silent_server_is_given_up(silent: str, face: Callable[..., Any]) -> None:
@@ -102,3 +94,13 @@ def test_an_hour_of_silence_costs_a_ping_every_half_of_the_time(held_up: float) 
     with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
         runner.run(idle())
     assert 20 <= pings <= 120
+
+
+def test_a_client_that_is_never_closed_leaves_no_task_behind(served: str) -> None:
+    loop = asyncio.new_event_loop()
+    try:
+        client = AsyncClient(served, keepalive=60.0)
+        assert loop.run_until_complete(client.call("echo", 1)) == 1
+        assert not asyncio.all_tasks(loop)
+    finally:
+        loop.close()

@@ -72,6 +72,14 @@ def test_a_wrong_token(served: tuple[str, dict[str, Any]]) -> None:
                     client.add(1, 2)
 
 
+def test_a_token_with_the_line_end_of_its_file(served: tuple[str, dict[str, Any]]) -> None:
+    address, options = served
+    with Client(address, token=f" {TOKEN}\r\n", **options) as client:
+        assert client.add(1, 2) == 3
+    with pytest.raises(ValueError, match="the token is empty"):
+        Client(address, token=" \n", **options)
+
+
 def test_an_unknown_authority() -> None:
     server = UsualServer(drain_timeout=0.2)
     server.guard(tls=server_tls())

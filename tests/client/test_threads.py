@@ -134,11 +134,12 @@ def test_who_waits_for_a_connection_when_one_ends(scripted: Scripted, ending: st
     client.close()
 
 
-def test_a_call_in_on_progress_waits_no_longer_than_its_time(served: str, caplog: pytest.LogCaptureFixture) -> None:
-    with Client(served, pool=1) as client:
-        assert client.progress(1, on_progress=lambda value: client.rpc.ping(timeout=0.05)) == 1
+@pytest.mark.parametrize("timeout", [20, None])
+def test_a_thread_does_not_wait_for_itself(served: str, caplog: pytest.LogCaptureFixture, timeout: int | None) -> None:
+    with Client(served, pool=1, timeout=timeout) as client:
+        assert client.progress(1, on_progress=lambda value: client.rpc.ping()) == 1
         assert client.rpc.ping() == "pong"
-    assert "no connection was free in time: all 1 (pool=1) were in use" in caplog.text
+    assert "'rpc.ping' was called in on_progress while all 1 connections (pool=1) are in use" in caplog.text
 
 
 def test_futures_of_many_calls(client: Client) -> None:

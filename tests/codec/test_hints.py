@@ -283,3 +283,16 @@ def test_a_class_that_contains_itself_in_several_ways() -> None:
 def test_the_example_of_an_array_is_one() -> None:
     example = json.loads(HOW.partition("object ")[2].replace("<base64>", "A" * 32))
     assert np.shape(codec.decode(example)) == (2, 3)
+
+
+@pytest.mark.parametrize("key", ['a"b', "a\\b", "a\nb"])
+@pytest.mark.parametrize("field", [int, np.ndarray])
+def test_a_key_that_no_schema_can_have_is_refused_at_registration(key: str, field: Any) -> None:
+    odd: Any = TypedDict("odd", {key: field})  # type: ignore[operator, misc]
+
+    def method(value):  # type: ignore[no-untyped-def]
+        return None
+
+    method.__annotations__["value"] = odd
+    with pytest.raises(RegistrationError, match=r"odd: the key .* has a quote, a backslash or a control character"):
+        Server().add(method)

@@ -198,6 +198,11 @@ def test_what_is_not_base64_is_told_what_to_send(text: str) -> None:
         assert str(caught.value).isprintable()
 
 
+def test_a_path_as_text_is_told_what_python_passes() -> None:
+    with pytest.raises(ValueError, match=r"in Python, pass an image as pathlib\.Path\('cat\.jpg'\)$"):
+        taken(Image.Image, "cat.jpg")
+
+
 def test_base64_is_strict() -> None:
     for text in ("YW I=", "YWI=\n", "\nYWI=", "Y===", "====", "YQ==YQ==", "Y\0Q=", "="):
         for value in (

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rpcstream import RpcError
+
 from .answers import make_server, sound
 from .test_explorer import AXE, X, given, png, sketch, violations
 
@@ -72,6 +74,102 @@ def test_a_mask_of_classes_has_colours_and_a_legend(explore) -> None:
         assert legend == [f"{part} · {(mask == part).sum():,}" for part in range(4)]
         assert card.locator("[title='0.0123456789']").inner_text() == "0.01235"
         assert card.locator("meter").count() == 4
+
+
+@pytest.mark.parametrize("mode", ["1", "L"])
+def test_an_image_of_black_and_white_is_a_mask_over_the_photo(explore, mode) -> None:
+    server = make_server()
+    bright = np.asarray(sketch().convert("L")) >= 128
+
+    def mask(photo: Image.Image) -> Image.Image:
+        return photo.convert("L").point(lambda value: 255 * (value >= 128)).convert(mode)
+
+    def grey(photo: Image.Image) -> Image.Image:
+        return photo.convert("L")
+
+    server.add(mask)
+    server.add(grey)
+    with explore(server) as explorer:
+        card = call_with_photo(explorer, "mask")
+        assert card.get_by_label("Overlay").is_checked()
+        canvas = card.get_by_label("mask, 160 by 120")
+        explorer.until("document.querySelector('main .card canvas').width === 160")
+        pixels = explorer.pixels(canvas)
+        assert np.array_equal(pixels[..., 3] > 0, bright)
+        assert len(set(pixels[bright][0][:3])) == 3  # a colour, neither white nor grey
+        words = "black and white" if mode == "1" else "grey"
+        card.get_by_text(f"160 {X} 120 · {words} · ").wait_for()
+        with explorer.page.expect_download() as saved:
+            card.get_by_role("button", name="Save").click()
+        assert saved.value.suggested_filename == "mask.png"
+        card = call_with_photo(explorer, "grey")
+        assert card.get_by_label("Side by side").is_checked()
+
+
+def test_an_array_of_bool_is_saved_as_a_picture(explore) -> None:
+    server = make_server()
+    wanted = np.arange(35 * 21).reshape(21, 35) % 3 == 0
+    server.add(wanted.copy, name="thirds")
+    with explore(server) as explorer:
+        explorer.choose("thirds")
+        card = explorer.call()
+        with explorer.page.expect_download() as saved:
+            card.get_by_role("button", name="Save .png").click()
+        assert saved.value.suggested_filename == "thirds.png"
+        with Image.open(saved.value.path()) as file:
+            assert np.array_equal(np.asarray(file), wanted * np.uint8(255))
+
+
+def test_numbers_of_very_different_size_have_no_bars_and_members_of_tuples_have_types(explore) -> None:
+    server = make_server()
+    values = {"share": 0.42, "pixels": 28948}
+    server.add(lambda: values, name="different")
+    server.add(lambda: {"a": 0, "b": 3, "c": 290}, name="similar")
+    server.add(lambda: (sketch(), {"share": 0.42}), name="pair")
+    with explore(server) as explorer:
+        explorer.choose("different")
+        card = explorer.call()
+        card.get_by_text("28948").wait_for()
+        assert card.locator("meter").count() == 0
+        explorer.choose("similar")
+        assert explorer.call().locator("meter").count() == 3
+        explorer.choose("pair")
+        assert explorer.call().locator(".record .key").all_inner_texts()[:2] == ["1: image", "2: object"]
+
+
+def test_older_answers_are_one_line_each(explore) -> None:
+    server = make_server()
+
+    def half(number: int) -> float:
+        if number < 0:
+            raise RpcError(17, "too small", {"least": 0})
+        return number / 2
+
+    server.add(half)
+    with explore(server) as explorer:
+        page = explorer.page
+        older = page.locator(".older > summary")
+        explorer.choose("half")
+        explorer.field("number").fill("-1")
+        card = explorer.call("failed")
+        assert card.get_by_text("least").count() == 0 or not card.get_by_text("least").first.is_visible()
+        card.get_by_text("Details").click()
+        card.get_by_text("least").first.wait_for()
+        explorer.field("number").fill("two")
+        page.locator("main form button.main").click()
+        alert = page.locator(".ask > [role=alert]")
+        alert.get_by_text("Not called: number: a whole number is expected").wait_for()
+        assert re.fullmatch(r"\d\d:\d\d:\d\d number=-1 failed", older.inner_text())
+        assert not card.is_visible()
+        explorer.field("number").fill("4")
+        assert alert.inner_text() == ""
+        assert explorer.call().locator(".scalar").inner_text() == "2"
+        explorer.field("number").fill("6")
+        assert explorer.call().locator(".scalar").inner_text() == "3"
+        assert [each.split()[1:] for each in older.all_inner_texts()] == [["number=4", "done"], ["number=-1", "failed"]]
+        older.last.click()
+        page.locator(".older .card[data-state=failed]").get_by_text("too small").wait_for()
+        accessible(explorer)
 
 
 def test_the_value_under_the_pointer_is_told(explore) -> None:

@@ -208,6 +208,28 @@ def test_a_photo_that_exif_turns_is_shown_as_the_method_gets_it(explore) -> None
         assert (red > 200, green < 60, blue < 60) == (True, True, True)
 
 
+def test_a_file_that_is_no_picture_of_the_web_is_refused_before_the_call(explore) -> None:
+    with explore(make_server()) as explorer:
+        page = explorer.page
+        for method, field in (("negative", "photo"), ("collage", "photos")):
+            explorer.choose(method)
+            assert "PNG, JPEG, WebP or GIF" in page.locator(".drop").inner_text()
+            explorer.field(field).set_input_files([given("scan.tiff", b"II*\0", "image/tiff")])
+            page.get_by_text("scan.tiff: expected a PNG, JPEG, WebP or GIF file. Convert it").wait_for()
+            assert page.locator(".thumb").count() == 0
+        explorer.choose("negative")
+        explorer.field("photo").set_input_files([given("service.py", b"import", "text/x-python")])
+        page.get_by_text("service.py: expected").wait_for()
+        page.locator("main form button.main").click()
+        page.get_by_text("Not called: photo: a picture is expected").wait_for()
+        explorer.field("photo").set_input_files([given("photo.png", png(sketch()))])
+        explorer.until("document.querySelector('.ask > [role=alert]').textContent === ''")
+        page.get_by_role("tab", name="Command line").click()
+        command = page.get_by_label("the call as text").inner_text()
+        assert command.startswith("rpcstream negative photo=photo.png ")
+        assert command.strip().endswith(" -o negative.png")
+
+
 def test_several_pictures_at_once_with_thumbnails(explore) -> None:
     with explore(make_server(), permissions=["clipboard-read", "clipboard-write"]) as explorer:
         page = explorer.page

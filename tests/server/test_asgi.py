@@ -21,9 +21,10 @@ from ..kit.asgi_servers import mounted, under_uvicorn
 class Lived(UsualServer):
     """A server that notes when it starts and stops."""
 
-    def __init__(self, fails: Exception | None = None) -> None:
+    def __init__(self, fails: Exception | None = None, *, fails_at_end: Exception | None = None) -> None:
         super().__init__(lifespan=self._lifespan)
         self.fails = fails
+        self.fails_at_end = fails_at_end
 
     @asynccontextmanager
     async def _lifespan(self, server: Server) -> AsyncIterator[None]:
@@ -37,6 +38,8 @@ class Lived(UsualServer):
         finally:
             assert asyncio.current_task() is task
             self.noted.append("stopped")
+        if self.fails_at_end is not None:
+            raise self.fails_at_end
 
 
 class Lifespan(Driver):
@@ -90,6 +93,16 @@ async def test_a_server_that_cannot_start_says_why() -> None:
     server.fails = None
     async with app.lifespan():
         assert server.noted == ["started"]
+
+
+async def test_a_server_whose_lifespan_failed_at_its_end_stays_stopped() -> None:
+    lived = Lived(fails_at_end=OSError("no disk"))
+    app = lived.asgi()
+    with pytest.raises(OSError, match="no disk"):
+        async with app.lifespan():
+            assert await add(app) == THREE
+    assert (await post(app, call("add", 1, 2))).status == 503
+    assert lived.noted == ["started", "stopped"]
 
 
 async def test_without_a_lifespan_the_first_request_starts_the_server_once() -> None:

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import threading
+import time
 import tracemalloc
 from collections.abc import Iterator
 from types import ModuleType
@@ -20,13 +21,14 @@ import numpy as np
 import orjson
 import pytest
 from numpy.typing import NDArray
+from PIL import Image
 
-from rpcstream import AsyncClient, ConnectFailed, Context, Limits, MethodNotFound, RpcError, Server, Shape
+from rpcstream import AsyncClient, ConnectFailed, Context, Limits, Logs, MethodNotFound, RpcError, Server, Shape
 from rpcstream.errors import InternalError, RegistrationError
 from rpcstream.hub import Hub, Rule
 from rpcstream.testing import drop_connections, memory_client
 
-from ..kit import UsualServer, notification, raw_peers, request, until
+from ..kit import UsualServer, logged, notification, raw_peers, request, until
 
 # -- results --------------------------------------------------------------------------------------------------------
 
@@ -403,3 +405,25 @@ async def test_at_a_hub_the_rules_decide_which_names_are_told_and_what_is_offere
         "bob": [["vector_sum"], None, own],
         "eve": [None, None, own],
     }
+
+
+async def test_whatever_blocks_the_event_loop_is_reported() -> None:
+    server = Server(logs=Logs(slow_call=0.01))
+
+    @server
+    def size(image: Image.Image) -> int:
+        time.sleep(0.02)
+        return image.width
+
+    @server
+    def items(context: Context) -> Iterator[int]:
+        time.sleep(0.02)
+        yield 1
+
+    with logged("rpcstream.server") as log:
+        async with memory_client(server) as client:
+            assert await client.size(Image.new("L", (3, 2))) == 3
+            assert [item async for item in client.stream.items()] == [1]
+            assert await client.items() == [1]
+    assert len(log.matching("'size' blocked the event loop")) == 1
+    assert len(log.matching("'items' blocked the event loop")) == 2

@@ -131,7 +131,7 @@ class TestConnections:
             client.fill()
             with socket.create_connection(program.place, timeout=20) as refused:
                 assert refused.recv(1) == b""
-            until_in_thread(lambda: "cannot accept connections at present" in program.log)
+            until_in_thread(lambda: "a connection was closed: Too many open files" in program.log)
             client.free()
             with Client(program.address) as other:
                 assert other.pid() == pid

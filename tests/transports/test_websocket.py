@@ -15,7 +15,7 @@ from websockets.asyncio.server import serve as foreign_serve
 from rpcstream import AsyncClient, ConnectionLost
 from rpcstream.wire.frames import TEXT, FrameReader, frame, masked_parts
 from rpcstream.wire.http_messages import Request
-from rpcstream.wire.http_parser import UpgradeRefusedError, accept_upgrade, check_response, request_upgrade
+from rpcstream.wire.upgrade import UpgradeRefusedError, accept_upgrade, check_response, request_upgrade
 
 from ..kit import reply, until
 from ..kit.websocket import ACCEPTED

@@ -1,10 +1,10 @@
 // What there is to see of an array: a picture, a heat map, lines or points, a histogram, its values and statistics.
 
-import { inSlices, NdArray } from "../rpcstream.js"
+import { inSlices, NdArray, RpcImage } from "../rpcstream.js"
 import { nameOf, npy, numbersOf } from "./arrays.js"
 import { drawLines, lineCanvas, numberNode, short } from "./chart.js"
 import { comparison } from "./compare.js"
-import { h, iconButton, save, segments, shown, sizeOf } from "./dom.js"
+import { fileName, h, iconButton, save, segments, shown, sizeOf } from "./dom.js"
 import { areClasses, classLegend, paint, regionOf, scaleBar } from "./heatmap.js"
 import { histogram } from "./histogram.js"
 import { probe, zoomButton } from "./pictures.js"
@@ -22,7 +22,7 @@ export function arrayView(array, env = {}, title = nameOf(array.dtype)) {
   const tools = h("div", { class: "tools" })
   const body = h("div")
   const node = h("figure", { class: "array" }, body, caption, tools)
-  tools.append(...downloads(array))
+  tools.append(...downloads(array, env.name ?? "array"))
   const numbers = numbersOf(array)
   if (!numbers || !size) {
     caption.append(` · ${sizeOf(array.data.byteLength)}`)
@@ -132,12 +132,16 @@ function layerField(layers, onPick) {
 }
 
 /** Buttons for the natural files of an array. */
-function downloads(array) {
+function downloads(array, name) {
   const { shape, data } = array
-  const files = [iconButton("save", "Save .npy", () => save("array.npy", npy(array)))]
-  if (shape.length > 0 && shape.length < 3 && data.length <= MOST_VALUES * 100) files.push(iconButton("save", ".csv", async () => save("array.csv", new Blob(await inSlices(csvRows(array)), { type: "text/csv" })), { "aria-label": "Save .csv" }))
+  const files = [iconButton("save", "Save .npy", () => save(fileName(name, "npy"), npy(array)))]
+  if (shape.length > 0 && shape.length < 3 && data.length <= MOST_VALUES * 100) files.push(iconButton("save", ".csv", async () => save(fileName(name, "csv"), new Blob(await inSlices(csvRows(array)), { type: "text/csv" })), { "aria-label": "Save .csv" }))
+  if (array.dtype === "|b1" && shape.length === 2 && data.length) files.push(iconButton("save", ".png", async () => save(fileName(name, "png"), await maskImage(array).toPng()), { "aria-label": "Save .png" }))
   return files
 }
+
+/** A mask as a grey picture of 0 and 255. */
+const maskImage = ({ shape: [height, width], data }) => new RpcImage("raw", data.map((each) => each && 255), "L", [width, height], 0)
 
 /** Work for `inSlices`: the rows of an array as lines. */
 function* csvRows({ dtype, shape: [height, width = 1], data }) {

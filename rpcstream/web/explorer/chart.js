@@ -33,13 +33,10 @@ export function drawLines(canvas, series, isLog = false, stride = 1) {
   context.clearRect(0, 0, width, height)
   const count = entries[0]?.[1].length ?? 0
   const last = (count - 1) * stride
-  drawScales(context, area, (part) => {
-    const value = low + part * (high - low)
-    return short(isLog ? 10 ** value : value)
-  }, (part) => {
-    const index = Math.round(part * last)
-    return last < 1 || (last < 4 && part % 1) ? [] : [index.toLocaleString(), index / last]
-  })
+  const powers = isLog ? roundValues(low, high, true).map((each) => 10 ** each) : []
+  const values = powers.length > 1 ? powers : isLog ? roundValues(10 ** low, 10 ** high) : roundValues(low, high)
+  const places = last < 1 ? [] : roundValues(0, last, true)
+  drawScales(context, area, values.map((each) => [short(each), y(each)]), places.map((each) => [each.toLocaleString(), left + (each / last) * (right - left)]))
   context.lineWidth = 1.6 * zoom
   entries.forEach(([, values], which) => {
     context.strokeStyle = colourOf(canvas, which)
@@ -69,31 +66,37 @@ export function areaOf(canvas, edge = 0) {
   return { zoom, top: (12 + edge) * zoom, bottom: height - (24 + edge) * zoom, left: (58 + edge) * zoom, right: width - (16 + edge) * zoom }
 }
 
-const PARTS = [0, 0.25, 0.5, 0.75, 1]
+/** Up to six round values in a range: multiples of 1, 2 or 5 times a power of ten. */
+export function roundValues(low, high, isWhole = false) {
+  if (!(high > low)) return Number.isFinite(low) ? [low] : []
+  const power = 10 ** Math.floor(Math.log10((high - low) / 4))
+  const round = power * [1, 2, 5, 10].find((each) => each * power * 5 >= high - low)
+  const step = isWhole ? Math.max(1, round) : round
+  const first = Math.ceil(low / step - 1e-9)
+  return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, at) => (first + at) * step)
+}
 
 /**
- * Lines across with their values at the left, and values below. `yText(part)` gives the text at a part of the height;
- * `xText(part)` gives a text and the part of the width where it stands, or nothing.
+ * Lines across with their values at the left, and values below. `rows` and `columns` are pairs of a text and its
+ * place on the canvas.
  */
-export function drawScales(context, { zoom, top, bottom, left, right }, yText, xText) {
+export function drawScales(context, { zoom, bottom, left, right }, rows, columns) {
   context.strokeStyle = context.fillStyle = getComputedStyle(context.canvas.parentElement ?? context.canvas).color
   context.lineWidth = zoom / 2
   context.font = `${11 * zoom}px system-ui, sans-serif`
-  for (const part of PARTS) {
-    const y = bottom - part * (bottom - top)
+  context.textBaseline = "middle"
+  context.textAlign = "right"
+  for (const [text, y] of rows) {
     context.globalAlpha = 0.18
     context.beginPath()
     context.moveTo(left, y)
     context.lineTo(right, y)
     context.stroke()
     context.globalAlpha = 0.8
-    context.textAlign = "right"
-    context.textBaseline = "middle"
-    context.fillText(yText(part), left - 6 * zoom, y)
-    context.textAlign = "center"
-    const [text, at] = xText(part)
-    if (text !== undefined) context.fillText(text, left + at * (right - left), bottom + 14 * zoom)
+    context.fillText(text, left - 6 * zoom, y)
   }
+  context.textAlign = "center"
+  for (const [text, x] of columns) context.fillText(text, x, bottom + 14 * zoom)
   context.globalAlpha = 1
 }
 

@@ -2,8 +2,8 @@
 
 import { NdArray } from "../rpcstream.js"
 import { isFrame } from "./arrow.js"
-import { exact, jsonText } from "./dom.js"
-import { isRich } from "./schemas.js"
+import { exact, fileName, jsonText } from "./dom.js"
+import { isObject, isRich, kindOf, listOf, withoutNull } from "./schemas.js"
 
 const quote = (text) => JSON.stringify(text)
 const shell = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`)
@@ -11,6 +11,8 @@ const isName = (name) => /^[A-Za-z_]\w*$/.test(name)
 const KEYWORDS = new Set("False None True and as assert async await break class continue def del elif else except finally for from global if import in is lambda nonlocal not or pass raise return try while with yield".split(" "))
 // As an item of the command line: without the signs that have a meaning there, such as "-", "=", ":" and "@".
 const isItemName = (name) => /^[\p{L}_][\p{L}\p{M}\p{N}_.]*$/u.test(name)
+
+const DEFAULT_ADDRESSES = ["127.0.0.1:8545", "localhost:8545"] // of the command
 
 const READERS = { pandas: ["import pandas as pd", "pd"], polars: ["import polars as pl", "pl"], arrow: ["from pyarrow import csv", "csv"] }
 
@@ -44,8 +46,13 @@ function python(value, uses) {
   return `{${Object.entries(value).map(([key, each]) => `${quote(key)}: ${python(each, uses)}`).join(", ")}}`
 }
 
-function item(key, value) {
-  if (value instanceof Blob) return `${key}:image=${value.name ?? "picture.png"}`
+/**
+ * An item of the command line. It has no type where the command finds the right one: a file for a parameter that takes
+ * one (`kind`), a number, true, false, or null. Text keeps its type, because it must never be read as the name of a file.
+ */
+function item(key, value, kind) {
+  if (value instanceof Blob) return `${key}${kind === "image" ? "" : ":image"}=${value.name ?? "picture.png"}`
+  if (["number", "bigint", "boolean"].includes(typeof value) || value === null) return `${key}=${jsonText(value)}`
   if (value instanceof NdArray) return `${key}:ndarray=${lists(value) ?? "array.npy"}`
   if (value instanceof Uint8Array) return `${key}:bytes=@file.bin`
   if (isFrame(value)) return `${key}=table.csv`
@@ -79,12 +86,15 @@ export const WAYS = {
     const token = hasToken ? ", token=TOKEN" : ""
     return `${[...uses].reverse().join("\n")}\n\nwith Client(${quote(address)}${token}) as client:\n${use}\n`
   },
-  "Command line"({ method, params, address, isStream, hasToken }) {
-    const options = ["--uri", address, ...(isStream ? ["--stream"] : []), ...(hasToken ? ["--token-file", "FILE"] : [])]
+  "Command line"({ method, params, address, isStream, hasToken, described = {}, schemas }) {
+    const kindIn = (each) => (isObject(each?.schema) ? kindOf(withoutNull(each.schema, schemas), schemas)[0] : "any")
+    const end = isStream ? "" : { image: "png", ndarray: "npy" }[kindIn(described.result)]
+    const options = [...(DEFAULT_ADDRESSES.includes(address) ? [] : ["--uri", address]), ...(end ? ["-o", fileName(method, end)] : []), ...(isStream ? ["--stream"] : []), ...(hasToken ? ["--token-file", "FILE"] : [])]
     const isItems = !Array.isArray(params) && Object.keys(params).every(isItemName)
-    const items = isItems ? Object.entries(params).map(([key, value]) => item(key, value)) : ["-"]
+    const items = isItems ? Object.entries(params).map(([key, value]) => item(key, value, kindIn(listOf(described.params).find((each) => each?.name === key)))) : ["-"]
     const piped = isItems ? "" : `printf %s ${shell(JSON.stringify(params, tagged))} | `
-    return `${piped}${["rpcstream", ...options, "--", method, ...items].map(shell).join(" ")}\n`
+    const words = isItemName(method) ? [method, ...items, ...options] : [...options, "--", method, ...items] // a name may look like an option
+    return `${piped}${["rpcstream", ...words].map(shell).join(" ")}\n`
   },
   curl({ method, params, url, isStream, hasToken }) {
     const body = JSON.stringify({ jsonrpc: "2.0", id: 1, method, params }, tagged)

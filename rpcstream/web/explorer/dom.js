@@ -100,6 +100,9 @@ export function lazily(node, items, make, step = 100) {
 export const sizeOf = (bytes) =>
   bytes < 1000 ? `${bytes} B` : bytes < 1e6 ? `${(bytes / 1e3).toFixed(1)} kB` : `${(bytes / 1e6).toFixed(1)} MB`
 
+/** The name of a file for what a method gave. */
+export const fileName = (method, end) => `${String(method).replace(/[^\w.-]+/g, "-").replace(/^[.-]+/, "").slice(0, 60) || "result"}.${end}`
+
 /** Offer a file to be saved. */
 export function save(name, blob) {
   const link = h("a", { href: URL.createObjectURL(blob), download: name })

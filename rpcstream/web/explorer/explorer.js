@@ -2,7 +2,7 @@
 
 import { Client, NdArray, RpcError } from "../rpcstream.js"
 import { lostBanner } from "./banner.js"
-import { callCard } from "./call.js"
+import { callCard, foldCards } from "./call.js"
 import { WAYS } from "./copy.js"
 import { button, exact, h, icon, iconButton, jsonText, parseJson, shown } from "./dom.js"
 import { methodForm } from "./forms.js"
@@ -89,9 +89,10 @@ async function load() {
     route()
   } catch (error) {
     if (asked !== client) return
-    const text = shown(error.data?.reason ?? error.message, 200)
     const isUnknown = error.code === -32005 || error.status === 401
+    const text = isUnknown && !token ? "This server asks for a token" : shown(error.data?.reason ?? error.message, 200)
     if (isUnknown) client.close() // the server would close it soon, again and again
+    if (isUnknown && !token) state.dataset.state = "asks"
     state.textContent = text
     if (isUnknown) tokens.ask(text, token)
   }
@@ -106,9 +107,11 @@ at("token").onclick = () => tokens.ask("", token)
 
 // -- the list of methods ----------------------------------------------------------------------------------------------
 
+const isBuiltIn = ({ name }) => name.startsWith("rpc.")
+
 function groupOf(method) {
   const tag = method.tags?.[0]?.name
-  if (method.name.startsWith("rpc.")) return "rpc"
+  if (isBuiltIn(method)) return "rpc"
   if (typeof tag === "string") return tag
   const dot = method.name.indexOf(".")
   return dot > 0 ? method.name.slice(0, dot) : ""
@@ -118,17 +121,18 @@ function showList() {
   const words = search.value.toLowerCase().split(/\s+/).filter(Boolean)
   const isMatch = (each) => words.every((word) => `${each.name} ${String(each.summary ?? "").slice(0, 300)}`.toLowerCase().includes(word))
   const found = new Map()
-  let count = 0
+  let [count, own] = [0, 0]
   groups = []
   for (const each of methods.values()) {
     if (!isMatch(each)) continue
     count++
+    if (!isBuiltIn(each)) own++
     const group = groupOf(each)
     if (!found.has(group)) found.set(group, [])
     found.get(group).push(each)
   }
   const order = [...found].sort(([a], [b]) => (a === "rpc") - (b === "rpc") || (a < b ? -1 : 1))
-  at("found").textContent = `${count.toLocaleString()} of ${methods.size.toLocaleString()} methods`
+  at("found").textContent = words.length ? `${count.toLocaleString()} found` : `${own.toLocaleString()} ${own === 1 ? "method" : "methods"}`
   list.replaceChildren()
   let left = limit
   for (const [group, members] of order) {
@@ -202,7 +206,7 @@ function methodView(method) {
   const declared = errors.filter((each) => typeof each?.code === "number" && (each.code < -32999 || each.code > -32000))
   const credit = h("input", { type: "number", min: 1, max: 16, value: "16", title: "Items that the server may send before this page has shown them" })
   const go = h("button", { class: "main", "aria-keyshortcuts": "Control+Enter" }, icon("play"), " Call")
-  const textIn = (way) => WAYS[way]({ method: method.name, params: form.draft(), ...addresses(), isStream: isStream && wants.checked })
+  const textIn = (way) => WAYS[way]({ method: method.name, described: method, schemas: document_.components?.schemas, params: form.draft(), ...addresses(), isStream: isStream && wants.checked })
   const code = codePanel(Object.keys(WAYS), textIn, "the call as text", iconButton("link", "", () => copyLink(), { "aria-label": "Copy a link", title: "Copy a link to this form" }))
   const asking = h("section", { class: "ask", "aria-label": "method" },
     h("h2", null, h("span", { class: "name" }, shown(method.name, 300)), " ", badges(method)),
@@ -213,7 +217,7 @@ function methodView(method) {
     h("form", { novalidate: true, onsubmit: (event) => {
       event.preventDefault()
       call()
-    }, oninput: () => refreshSoon(), onchange: () => refreshSoon() }, form.node,
+    }, oninput: changed, onchange: changed }, form.node,
       h("div", { class: "tools call" }, go, h("kbd", null, "Ctrl ⏎"), ...examples(method, form, () => refreshSoon())),
       isStream && h("details", { class: "options" }, h("summary", null, "Stream"), h("div", { class: "tools" }, h("label", null, wants, " Item by item"), h("label", null, "Credit ", credit)))),
     status,
@@ -222,6 +226,10 @@ function methodView(method) {
   const answer = h("section", { class: "answer", "aria-label": "answer" }, code.node, outputs)
   const node = h("article", { class: "method" }, asking, answer)
   let isDue = false
+  function changed() {
+    status.textContent = ""
+    refreshSoon()
+  }
   function refreshSoon() {
     if (!isDue) setTimeout(() => {
       isDue = false
@@ -238,7 +246,8 @@ function methodView(method) {
     } catch (error) {
       if (!(error instanceof Invalid)) throw error
       form.fail(error.path, error.message)
-      status.textContent = `Not called: ${shown(error.path.join("."), 100)} ${shown(error.message, 300)}`
+      status.textContent = `Not called: ${shown(error.path.join("."), 100)}: ${shown(error.message, 300)}`
+      foldCards(outputs)
       return null
     }
   }
@@ -262,14 +271,18 @@ function methodView(method) {
     const given = read()
     if (!given) return
     const pictures = await picturesIn(given.values)
-    const card = callCard({ client, wire, method, params: given.params }, { pictures, isStream: isStream && wants.checked, credit: Number(credit.value) || 16 }, (error) => {
+    const card = callCard({ client, wire, method, params: given.params }, { values: given.values, pictures, isStream: isStream && wants.checked, credit: Number(credit.value) || 16 }, (error) => {
       const text = error.data?.reason ?? error.message
       const path = steps(error.data?.path)
       if (!path.length && error.data?.parameter !== undefined) path.push(error.data.parameter)
       if (path.length) form.fail(path, String(text))
-    }, (outcome, result) => history.add({ method: method.name, link: hrefOf(method.name, linkOf(given.values)), outcome, params: kept(given.values), ...(result !== undefined && { result: kept(result) }) }))
+    }, (outcome, result) => {
+      foldCards(outputs, outputs.querySelector(".card"))
+      history.add({ method: method.name, link: hrefOf(method.name, linkOf(given.values)), outcome, params: kept(given.values), ...(result !== undefined && { result: kept(result) }) })
+    })
     outputs.querySelector(".empty")?.remove()
     if (answer.firstChild !== outputs) answer.prepend(outputs) // from the first call on, the answer comes before the code
+    foldCards(outputs)
     outputs.prepend(card)
     if (outputs.children.length > 10) outputs.lastChild.remove()
   }
@@ -316,8 +329,7 @@ function resetForm() {
 function offers() {
   const go = (text, hash) => ({ text, icon: "link", run: () => (location.hash = hash) })
   const isHub = methods.has("rpc.clients")
-  const own = [...methods.values()].map(({ name, summary }) => ({ text: name, more: String(summary ?? ""), icon: "play", isMethod: true, run: () => (location.hash = hrefOf(name)) }))
-  const isBuiltIn = ({ text }) => text.startsWith("rpc.")
+  const offered = [...methods.values()].toSorted((a, b) => isBuiltIn(a) - isBuiltIn(b)).map(({ name, summary }) => ({ text: name, more: String(summary ?? ""), icon: "play", isMethod: true, run: () => (location.hash = hrefOf(name)) }))
   const stop = document.querySelector(".stop")
   return [
     ...(stop ? [{ text: "Stop the call", more: "Escape", icon: "close", run: () => stop.click() }] : []),
@@ -326,7 +338,7 @@ function offers() {
     { text: "Enter a token", icon: "key", run: () => at("token").click() },
     { text: at("theme").title, icon: "moon", run: () => at("theme").click() },
     { text: "Search the list of methods", more: "/", icon: "search", run: () => search.focus() },
-    ...own.filter((each) => !isBuiltIn(each)), ...own.filter(isBuiltIn),
+    ...offered,
   ]
 }
 

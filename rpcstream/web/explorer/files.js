@@ -7,6 +7,7 @@ import { factsOf, picturePlaceTools, thumbnail } from "./photos.js"
 import { asStored } from "./pictures.js"
 import { Invalid } from "./schemas.js"
 
+const FORMATS = ["image/png", "image/jpeg", "image/webp", "image/gif"]
 const MOST_FILES = 100
 const MOST_BYTES = 48e6
 
@@ -15,7 +16,7 @@ function picturePlace(text, isMany, take) {
   const thumbs = h("div", { class: "thumbs" })
   const video = h("div")
   const tools = picturePlaceTools(video)
-  return { thumbs, ...filePlace(text, { accept: "image/*", isMany, tools }, take, video, thumbs) }
+  return { thumbs, ...filePlace(text, { accept: FORMATS.join(), isMany, tools }, (files) => (files.forEach(checkFormat), take(files)), video, thumbs) }
 }
 
 /** A place for files: to choose, drop or paste them. `take` gets a list of them; what it throws is shown. */
@@ -54,6 +55,10 @@ function held(what) {
   return { get: () => { if (value === undefined) throw new Invalid(`${what} is expected`); return value }, set: (given) => (value = given), has: () => value !== undefined }
 }
 
+function checkFormat({ name = "this file", type }) {
+  if (!FORMATS.includes(type)) throw Error(`${shown(name, 60)}: expected a PNG, JPEG, WebP or GIF file. Convert it, or call the method from Python.`)
+}
+
 export function checkSize(file) {
   if (file.size > MOST_BYTES) throw Error(`${shown(file.name ?? "this file", 60)} has more than ${sizeOf(MOST_BYTES)}: choose a smaller one`)
 }
@@ -61,7 +66,7 @@ export function checkSize(file) {
 export const FILE_EDITORS = {
   image: (schema, env, level, { name, drawing } = {}) => {
     const value = held("a picture")
-    const place = picturePlace("Picture", false, async ([file]) => {
+    const place = picturePlace("Picture (PNG, JPEG, WebP or GIF)", false, async ([file]) => {
       await show(file)
       place.state.textContent = `${shown(file.name ?? "picture", 60)} · ${await factsOf(file)}`
     })
@@ -75,7 +80,7 @@ export const FILE_EDITORS = {
   },
   pictures: () => {
     let all = []
-    const place = picturePlace("Pictures", true, async (files) => {
+    const place = picturePlace("Pictures (PNG, JPEG, WebP or GIF)", true, async (files) => {
       files.forEach(checkSize)
       await add(files)
     })

@@ -1,15 +1,15 @@
 // Pictures that are given: from the camera and the clipboard, as thumbnails, and enlarged.
 
 import { button, h, icon, iconButton, shown, sizeOf } from "./dom.js"
-import { asStored, measured, modeOf, sourceOf } from "./pictures.js"
+import { asStored, measured, modeText, sourceOf } from "./pictures.js"
 import { openZoom } from "./zoom.js"
 
 /** The size and mode of a picture, in words. */
 export async function factsOf(file) {
   const { blob, width, height } = await measured(file)
-  const size = width ? `${width} × ${height} · ` : ""
-  const turned = blob === file ? "" : " · the method gets it as shown, not turned by EXIF"
-  return `${size}${await modeOf(file)} · ${sizeOf(file.size)}${turned}`
+  const size = width && `${width} × ${height}`
+  const turned = blob !== file && "the method gets it as shown, not turned by EXIF"
+  return [size, await modeText(file), sizeOf(file.size), turned].filter(Boolean).join(" · ")
 }
 
 /** Tools of a place for pictures; each is a function of what takes files and of the place's status. */

@@ -2,7 +2,8 @@
 
 import { inSlices } from "../rpcstream.js"
 import { comparison } from "./compare.js"
-import { h, iconButton, save, shown, sizeOf } from "./dom.js"
+import { fileName, h, iconButton, save, shown, sizeOf } from "./dom.js"
+import { paint } from "./heatmap.js"
 import { openZoom, pixelText } from "./zoom.js"
 
 const MOST_SENT = 8
@@ -173,25 +174,50 @@ function rawImage(blob) {
   return [canvas, loaded, (text) => canvas.setAttribute("aria-label", text)]
 }
 
+/**
+ * A picture of black and white pixels only, as a mask: its canvas, and a function that draws it, in colour and
+ * transparent over a picture if `isOver`. null for other pictures.
+ */
+async function maskOf(blob, { width, height }) {
+  if (!["1", "L"].includes(await modeOf(blob)) || width * height > LARGEST / 4) return null
+  const { image } = await sourceOf(blob)
+  const context = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true })
+  context.drawImage(image, 0, 0)
+  const data = context.getImageData(0, 0, width, height).data.filter((_, at) => at % 4 === 0)
+  if (data.some((each) => each % 255)) return null
+  const canvas = h("canvas", { class: "picture", role: "img", "aria-label": `mask, ${width} by ${height}` })
+  return { canvas, async draw(isOver) {
+    const drawn = await inSlices(paint({ data, width, height, channels: 1 }, {}, "mask", isOver))
+    Object.assign(canvas, { width: drawn.width, height: drawn.height })
+    canvas.getContext("2d", { willReadFrequently: true }).putImageData(drawn, 0, 0)
+  } }
+}
+
+const MODES = { 1: "black and white", L: "grey" }
+/** The mode of a picture in words; "" where its file does not say. */
+export const modeText = async (blob) => modeOf(blob).then((mode) => MODES[mode] ?? mode)
+
 /** A picture with its size and mode; its `ready` is a promise that it can be seen. */
-export function pictureView(blob, { pictures = [] }) {
+export function pictureView(blob, { pictures = [], name }) {
   const kind = blob.pixels ? "raw pixels" : blob.type
   const facts = h("span", null, `${kind}, ${sizeOf(blob.size)}`)
   const pixel = h("span", { class: "pixel" })
   const [image, loaded, describe] = blob.pixels ? rawImage(blob) : fileImage(blob)
   const stage = h("div", null, image)
-  const tools = h("div", { class: "tools" }, iconButton("save", "Save", async () => save(nameOf(blob), blob.pixels ? await blob.toPng() : blob)))
+  const tools = h("div", { class: "tools" }, iconButton("save", "Save", async () => save(fileName(name ?? "picture", endOf(blob)), blob.pixels ? await blob.toPng() : blob)))
   const ready = loaded.then(async (size) => {
     describe(`picture, ${size.width} by ${size.height}`)
-    stage.replaceChildren(...comparison(image, size, pictures, "Side by side"))
-    probe(image, () => sourceOf(blob), pixel)
+    const mask = pictures.length ? await maskOf(blob, size) : null
+    const top = mask?.canvas ?? image
+    stage.replaceChildren(...comparison(top, size, pictures, mask ? "Overlay" : "Side by side", (mode) => mask?.draw(mode === "Overlay")))
+    probe(top, () => sourceOf(blob), pixel)
     tools.prepend(zoomButton(() => sourceOf(blob), size, pictures))
-    facts.textContent = `${size.width} × ${size.height} · ${await modeOf(blob)} · ${kind} · ${sizeOf(blob.size)}`
+    facts.textContent = [`${size.width} × ${size.height}`, await modeText(blob), kind, sizeOf(blob.size)].filter(Boolean).join(" · ")
   }, () => (facts.textContent += ": this browser cannot show it"))
   return Object.assign(h("figure", null, stage, h("figcaption", null, facts, pixel), tools), { ready })
 }
 
-const nameOf = (blob) => (blob.pixels ? "picture.png" : `picture.${(blob.type.split("/")[1] ?? "bin").replace(/\W.*/, "").replace("jpeg", "jpg")}`)
+const endOf = (blob) => (blob.pixels ? "png" : (blob.type.split("/")[1] ?? "bin").replace(/\W.*/, "").replace("jpeg", "jpg"))
 
 /** The pictures among arguments and in lists of them, with their sizes, as `env.pictures`. */
 export async function picturesIn(params) {

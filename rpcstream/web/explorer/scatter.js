@@ -1,7 +1,7 @@
 // Points in a plane, such as an embedding of two dimensions.
 
 import { inSlices } from "../rpcstream.js"
-import { areaOf, drawScales, short } from "./chart.js"
+import { areaOf, drawScales, roundValues, short } from "./chart.js"
 import { h } from "./dom.js"
 import { describe } from "./statistics.js"
 
@@ -56,11 +56,12 @@ function* draw(canvas, axes) {
   const area = areaOf(canvas, EDGE)
   const { zoom } = area
   const place = ({ least, greatest }, from, to) => (value) => from + ((value - least) / (greatest - least || 1)) * (to - from)
-  const [left, top] = [axes[0].map(place(x, area.left, area.right)), axes[1].map(place(y, area.bottom, area.top))]
+  const [across, down] = [place(x, area.left, area.right), place(y, area.bottom, area.top)]
+  const [left, top] = [axes[0].map(across), axes[1].map(down)]
   yield
   const context = canvas.getContext("2d", { willReadFrequently: true })
-  const valueAt = ({ least, greatest }, part) => short(least + part * (greatest - least))
-  drawScales(context, area, (part) => valueAt(y, part), (part) => [valueAt(x, part), part])
+  const marks = ({ least, greatest }, to) => roundValues(least, greatest).map((each) => [short(each), to(each)])
+  drawScales(context, area, marks(y, down), marks(x, across))
   const isMany = left.length > MANY
   const radius = (isMany ? 1.5 : 3) * zoom
   context.fillStyle = getComputedStyle(canvas).color

@@ -5,7 +5,7 @@ import { button, h, shown, uid } from "./dom.js"
 /** A dialog that asks for a token; `use` gets it, or "" to go on without one. */
 export function tokenDialog(host, use) {
   const [id, title] = [uid(), uid()]
-  const reason = h("p", { class: "error", role: "alert" })
+  const reason = h("p", { role: "alert" })
   const input = h("input", { id, type: "password", autocomplete: "off", spellcheck: "false" })
   const visible = h("input", { type: "checkbox", onchange: () => (input.type = visible.checked ? "text" : "password") })
   const forget = button("Forget it", () => dialog.close("forget"))
@@ -20,6 +20,7 @@ export function tokenDialog(host, use) {
     h("div", { class: "tools" }, h("button", { class: "main", value: "use" }, "Use it"), h("button", { value: "", formnovalidate: true }, "Cancel"), forget)))
   return { node: dialog, ask(text, token) {
     reason.textContent = shown(text, 200)
+    reason.className = token ? "error" : "note" // without a token, nothing has failed yet
     input.value = token
     forget.hidden = !token
     if (!dialog.open) dialog.showModal()

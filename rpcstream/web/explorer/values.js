@@ -15,6 +15,7 @@ import { treeView } from "./tree.js"
 const MOST_NUMBERS = 1_000_000 // of a list that is drawn
 const FOR_CHART = 8 // numbers
 const LONG_TEXT = 120 // characters
+const MOST_RATIO = 100 // of the largest bar to the smallest
 
 const isPlain = (value) => isObject(value) && !isRich(value)
 const isNumber = (value) => typeof value === "number" || typeof value === "bigint"
@@ -80,13 +81,25 @@ function listView(value, env, level) {
   if (value.length >= FOR_CHART && value.length <= MOST_NUMBERS && value.every(isNumber))
     return arrayView(new NdArray("<f8", [value.length], Float64Array.from(value, Number)), env, "list")
   if (value.length && value.length < FOR_CHART && value.every(isNumber)) return h("p", { class: "scalar" }, "[", value.flatMap((each, at) => [at ? ", " : "", numberNode(each)]), "]")
-  return level < 4 && isRecord(value) ? recordView(Object.entries(value), env, level) : tree(value, env, level)
+  return level < 4 && isRecord(value) ? recordView(value.map((each, at) => [`${at + 1}: ${typeOf(each)}`, each]), env, level) : tree(value, env, level)
+}
+
+/** The type of a member of a list, in a word. */
+function typeOf(value) {
+  if (isPicture(value)) return "image"
+  if (value instanceof NdArray || Array.isArray(value)) return value instanceof NdArray ? "array" : "list"
+  if (value instanceof Blob || value instanceof Uint8Array) return "bytes"
+  if (isFrame(value)) return "table"
+  return value === null ? "null" : typeof value
 }
 
 /** Numbers by name, such as the probabilities of labels. */
 function isScores(value) {
   const all = Object.values(value)
-  return all.length > 1 && all.length <= 60 && all.every((each) => typeof each === "number" && each >= 0) && Object.keys(value).every((key) => key.length < 100)
+  if (!all.every((each) => typeof each === "number" && each >= 0)) return false
+  const [least, greatest] = [Math.min(...all.filter(Boolean)), Math.max(...all)]
+  const isOfOneKind = greatest <= 1 || greatest < MOST_RATIO * least // else the small ones would have no bar
+  return all.length > 1 && all.length <= 60 && isOfOneKind && Object.keys(value).every((key) => key.length < 100)
 }
 
 /** Bars in the order of the server, which can be sorted. */
@@ -126,7 +139,7 @@ function cell(value, env, level) {
 const MOST_ITEMS = 100
 
 /** The items of a stream as they come: how many, the last ones, and a line where they are numbers. */
-export function streamView() {
+export function streamView(env) {
   const status = h("p", { class: "note" })
   const list = h("ol", { class: "items", tabindex: "0", "aria-label": "items" })
   const node = h("div", null, status, list)
@@ -137,13 +150,13 @@ export function streamView() {
   function draw() {
     isDue = false
     const rate = count / (performance.now() - started) * 1000
-    status.textContent = `${count.toLocaleString()} items${credit} · ${short(rate)} items/s${isThinned ? ` · the last ${MOST_ITEMS} are listed` : ""}`
+    status.textContent = `${count.toLocaleString()} items · ${Number(rate.toPrecision(3)).toLocaleString()} items/s${isThinned ? ` · the last ${MOST_ITEMS} are listed` : ""}`
     while (list.children.length > MOST_ITEMS) list.firstChild.remove()
     if (isFollowed) list.scrollTop = list.scrollHeight
     chart.draw()
     if (newest === null) return
     if (!last) node.insertBefore((last = h("div")), list)
-    play(valueView(newest), count)
+    play(valueView(newest, { name: env.name }), count)
     newest = null
   }
   /** Show the newest picture when it is ready, so that nothing flickers; one that was overtaken is not shown. */
@@ -157,7 +170,6 @@ export function streamView() {
   let isFollowed = true // until the reader scrolls up
   for (const kind of ["wheel", "touchmove", "keydown"]) list.addEventListener(kind, () =>
     requestAnimationFrame(() => (isFollowed = list.scrollTop + list.clientHeight > list.scrollHeight - 40)))
-  let credit = ""
   const due = () => {
     if (!isDue) requestAnimationFrame(draw)
     isDue = true
@@ -172,10 +184,6 @@ export function streamView() {
       } else list.append(h("li", { value: String(count) }, itemNode(value)))
       isThinned ||= list.children.length > MOST_ITEMS
       if (list.children.length > 300) list.firstChild.remove()
-      due()
-    },
-    credit(left) {
-      credit = ` · credit ${left}`
       due()
     },
   }

@@ -83,6 +83,11 @@ def test_by_itself_the_explorer_is_there_where_no_other_machine_reaches_it(
     assert [line for line in banner if line.startswith("Explorer at")] == banner[-2:-1] * is_there
 
 
+def test_a_program_that_runs_its_server_has_the_explorer_too(tmp_path: Path, start_server: StartServer) -> None:
+    (tmp_path / "own.py").write_text("from rpcstream import Server\nServer().run(port=0)")
+    assert start_server("own.py", cwd=tmp_path).banner[-2].startswith("Explorer at http://127.0.0.1:")
+
+
 def test_a_file_elsewhere_is_there_for_worker_processes_too(folder: Path, start_server: StartServer) -> None:
     server = start_server(str(folder / "app.py"), "-p", "0", cwd=Path("/"))
     with Client(server.address) as client:

@@ -202,6 +202,27 @@ def test_an_exception_of_the_target_is_shown_from_its_own_frames_on(
         assert "target.py" in refused(target, "-d")
 
 
+@pytest.mark.parametrize("future", ["", "from __future__ import annotations\n"])
+def test_a_function_that_cannot_be_a_method_is_one_line_with_its_place(
+    future: str, folder: Path, refused: Refused
+) -> None:
+    body = "@server\ndef segment(photo: Image) -> None: ...\n"
+    head = f"{future}from PIL import Image\nfrom rpcstream import Server\n"
+    (folder / "cut.py").write_text(f"{head}server = Server()\n{body}")
+    advice = "segment: parameter 'photo': the hint is the module PIL.Image; write Image.Image\n"
+    line = head.count("\n") + 2
+    expected = f"rpcstream-server: cannot import 'cut': {folder / 'cut.py'}, line {line}: {advice}"
+    assert refused("cut.py", "-p", "0") == expected
+    assert "Traceback" in refused("cut.py", "-p", "0", "-d")
+    indented = "".join(f"    {text}\n" for text in ("server = Server()", *body.splitlines(), "return server"))
+    (folder / "make.py").write_text(f"{head}def make():\n{indented}")
+    assert refused("make.py:make", "-p", "0") == (
+        f"rpcstream-server: make:make failed: {folder / 'make.py'}, line {line + 1}: {advice}"
+    )
+    (folder / "plain.py").write_text(f"{head}def segment(photo: Image) -> None: ...\n")
+    assert refused("-f", "plain", "--pattern", "*", "-p", "0") == f"rpcstream-server: {folder / 'plain.py'}: {advice}"
+
+
 def test_a_place_that_cannot_be_listened_at(refused: Refused, folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

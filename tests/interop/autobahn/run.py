@@ -34,7 +34,7 @@ from rpcstream.transports.websocket import WebSocketStream
 from rpcstream.wire.envelope import Message
 from rpcstream.wire.frames import BINARY, TEXT, FrameReader, frame
 from rpcstream.wire.http_messages import Request
-from rpcstream.wire.http_parser import accept_upgrade
+from rpcstream.wire.upgrade import accept_upgrade
 
 SUITE = "autobahntestsuite==25.10.1"
 #: The last that makes environments for Python 2.7.
