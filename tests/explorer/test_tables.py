@@ -55,7 +55,7 @@ def test_sizes_below_zero_in_a_stream_of_arrow_are_refused(explore) -> None:
                 }),
             ]""",
         )
-        assert said == [2, "a part of it has a size below 0", "a part of it has fewer rows than 0"]
+        assert said == [2, "a size in it is below 0", "a size in it is below 0"]
 
 
 def test_columns_that_share_their_bytes_are_read_once_and_in_part(explore) -> None:

@@ -10,6 +10,7 @@ const SECOND = { 0: 1, 1: 1e3, 2: 1e6, 3: 1e9 } // units in a second: seconds, m
 // A stream may lie: these keep what is made of it small.
 const MOST_ROWS = 10_000_000
 const MOST_FIELDS = 10_000
+const BELOW = "a size in it is below 0"
 const MOST_DEPTH = 3 // of lists in lists
 const MOST_ITEMS = [10_000, 20, 20, 20] // of a list, by its depth
 
@@ -66,7 +67,7 @@ function* messages(bytes) {
     const head = new DataView(bytes.buffer, bytes.byteOffset + at + 8, size)
     const message = new Flat(head, head.getUint32(0, true))
     const length = message.number(3, "BigInt64")
-    if (length < 0) throw Error("a part of it has a size below 0")
+    if (length < 0) throw Error(BELOW)
     const start = at + 8 + size
     yield { kind: message.number(1, "Uint8"), head: message.table(2), body: bytes.subarray(start, start + length) }
     at = start + length
@@ -172,7 +173,7 @@ class Batch {
     if (head.table(3)) throw Error("compressed tables are not shown")
     const at = (place) => Number(head.view.getBigInt64(place, true))
     this.count = head.number(0, "BigInt64")
-    if (this.count < 0) throw Error("a part of it has fewer rows than 0")
+    if (this.count < 0) throw Error(BELOW)
     this.nodes = head.list(1, 16, (place) => ({ length: at(place), nulls: at(place + 8) }))
     this.buffers = head.list(2, 16, (place) => body.subarray(at(place), at(place) + at(place + 8)))
   }

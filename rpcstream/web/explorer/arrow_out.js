@@ -8,7 +8,7 @@ const MOMENT = String.raw`^\d{4}-\d\d-\d\d[T ](?!24)\d\d:\d\d(:\d\d(\.\d{1,3})?)
 const [NAIVE, ZONED] = ["$", String.raw`(Z|[+-]\d\d:\d\d)$`].map((end) => new RegExp(MOMENT + end))
 const moments = (cells, zone) => [BigInt64Array.from(cells, (each) => BigInt(each === null ? 0 : Date.parse(each.trim().replace(" ", "T") + zone)))]
 
-const isInt = (text) => /^-?(0|[1-9]\d{0,18})$/.test(text) && BigInt.asIntN(64, BigInt(text)) === BigInt(text)
+const isInt = (text) => /^-?(0|[1-9]\d{0,18})$/.test(text) && BigInt.asIntN(64, text) === BigInt(text)
 const FLOAT = /^[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)(e[+-]?\d+)?$/i
 
 /** Whether a text is a number that 64 bits hold: not an integer that would be rounded, and not too large. */

@@ -17,8 +17,7 @@ const STEP = 500 // cells between two points at which the work can be interrupte
 function separatorOf(text) {
   const [said, separator] = /^sep=([^"\r\n])(\r\n?|\n|$)/i.exec(text) ?? [""]
   if (separator) return [separator, said.length]
-  const lines = text.slice(0, FOR_SEPARATOR).replace(/"[^"]*"/g, '""').split(/[\r\n]+/)
-  const head = lines.find(Boolean) ?? ""
+  const head = text.slice(0, FOR_SEPARATOR).replace(/"[^"]*"/g, '""').match(/[^\r\n]+/)?.[0] ?? ""
   const counts = SEPARATORS.map((each) => head.split(each).length)
   return [SEPARATORS[counts.indexOf(Math.max(...counts))], 0]
 }
@@ -64,9 +63,9 @@ function* typesOf(cells) {
 
 /** The name of a column, which no other one has. */
 function nameOf(given, at, taken) {
-  const [own, base] = [given.trim(), given.trim() || "column"]
-  let name = own || `column_${at + 1}`
-  for (let number = at + 1; taken.has(name); number++) name = `${base}_${number}`
+  let name = given.trim()
+  const base = name || "column"
+  for (let number = at + 1; !name || taken.has(name); number++) name = `${base}_${number}`
   taken.add(name)
   return name
 }
@@ -103,11 +102,10 @@ async function textOf(file) {
 
 /** Work for `inSlices`, which ends with undefined once `isWanted()` is false. */
 function* whileWanted(work, isWanted) {
-  for (;;) {
+  while (isWanted()) {
     const { value, done } = work.next()
     if (done) return value
     yield
-    if (!isWanted()) return undefined
   }
 }
 
@@ -139,8 +137,7 @@ export function tableEditor(schema) {
     problem = "the table is still being read"
     try {
       const result = await inSlices(whileWanted(await begin(), isWanted))
-      if (!isWanted()) return undefined
-      problem = ""
+      if (isWanted()) problem = ""
       return result
     } catch (error) {
       if (isWanted()) place.state.textContent = problem = shown(error.message, 300)
