@@ -407,8 +407,10 @@ function checkValues(text, most) {
 /** A JSON text with its integers beyond 2^53 as marked strings. */
 function marked(text) {
   const parts = []
-  let [copied, at, quote] = [0, 0, text.indexOf('"')] // `at` is outside of strings, `quote` the next one behind it
-  const integers = /-?\d{16,4301}/g // bounded, since the stack of a regular expression is
+  // `at` is outside of strings, `quote` the next one behind it
+  let [copied, at, quote] = [0, 0, text.indexOf('"')]
+  // bounded, since the stack of a regular expression is
+  const integers = /-?\d{16,4301}/g
   for (let found; (found = integers.exec(text)); ) {
     const [{ index }, [integer]] = [found, found]
     while (quote >= 0 && quote < index) {
@@ -428,7 +430,8 @@ function marked(text) {
 /** The value of a text from the other end. Throws where it is not JSON, or over the limits. */
 function parse(text, payloads, limits) {
   if (text.length > limits.maxValues) checkValues(text, limits.maxValues)
-  const isBig = /(?:^|[^\d.])\d{16}/.test(text) // not the fraction of a float
+  // not the fraction of a float
+  const isBig = /(?:^|[^\d.])\d{16}/.test(text)
   const tree = JSON.parse(isBig ? marked(text) : text)
   if (!isBig && !payloads.length) return tree
   const unused = new Set(payloads)
@@ -1502,7 +1505,8 @@ export class Client {
         }
         socket.onopen = resolve
         socket.onclose = ({ code, reason }) => fail(`the connection was closed (${code}${reason && `, ${reason}`})`)
-        socket.onerror = ({ message }) => fail(message || "no connection, or it failed") // Node.js: without onclose
+        // Node.js: without onclose
+        socket.onerror = ({ message }) => fail(message || "no connection, or it failed")
         stop.signal.addEventListener("abort", () => fail("no connection in time"))
       })
       if (token) await call("rpc.authenticate", { token })

@@ -75,9 +75,9 @@ def type_of(name: str) -> str:
 
 
 #: Comments that have lines of their own, and indentation.
-_COMMENTS = re.compile(rb"^ *(/\*\*((?!\*/).)*\*/|//[^\n]*)\n|^ +", re.DOTALL | re.MULTILINE)
-#: Comments behind code in which no string or regular expression can begin.
-_REMARKS = re.compile(rb"""^([^"'`/\n]*?) *//[^\n]*$""", re.MULTILINE)
+_COMMENTS = re.compile(rb"^ *(/\*\*(?!/)((?!\*/).)*\*/|//[^\n]*)\n|^ +", re.DOTALL | re.MULTILINE)
+#: Comments behind code with plain strings, in which no template or regular expression can begin.
+_REMARKS = re.compile(rb"""^((?:[^"'`/\n]|"[^"\\\n]*")*?) *//[^\n]*$""", re.MULTILINE)
 
 
 def without_comments(program: bytes) -> bytes:

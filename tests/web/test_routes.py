@@ -161,7 +161,7 @@ def lines_of(path: Path) -> list[str]:
     """The lines of a program without comments and indentation."""
     code = re.sub(r"/\*\*.*?\*/", "", path.read_text("utf-8"), flags=re.DOTALL)
     lines = [line.strip() for line in code.splitlines() if line.strip() and not line.strip().startswith("//")]
-    return [re.sub(r" *//.*", "", line) if re.match(r"""[^"'`/]*//""", line) else line for line in lines]
+    return [re.sub(r"""^((?:[^"'`/]|"[^"]*")*?) *//.*""", r"\1", line) for line in lines]
 
 
 async def found(server: Server, path: str) -> bytes | None:

@@ -65,7 +65,7 @@ def _answer_file(name: str, request: Request, parameters: object) -> Response:
 
 @cache
 def _file(name: str) -> Content:
-    content = _program() if name == "explorer.js" else (_FOLDER / name).read_bytes()
+    content = _program() if name == "explorer.js" else without_comments((_FOLDER / name).read_bytes())
     return Content(content, type_of(name), _HEADERS, packed=True)
 
 

@@ -61,7 +61,7 @@ function waysOf(given) {
     if (shape.length === 2 && Math.min(...shape) <= MOST_LINES && Math.max(...shape) > 2) ways.Lines = () => lines(rowsOf(shape, numbers))
   }
   if (range.nans < size && size > 1) ways.Histogram = () => histogram(numbers, dtype, range)
-  if (isSound(array)) ways.Sound = () => soundView(array, numbers, range, env.rate)
+  if (isSound(array)) ways.Sound = () => soundView(array, numbers, env.rate)
   if (size <= MOST_VALUES) ways.Values = () => valuesText(array)
   return ways
 }

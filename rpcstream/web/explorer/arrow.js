@@ -10,6 +10,7 @@ const SECOND = { 0: 1, 1: 1e3, 2: 1e6, 3: 1e9 } // units in a second: seconds, m
 // A stream may lie: these keep what is made of it small.
 const MOST_ROWS = 10_000_000
 const MOST_FIELDS = 10_000
+const BELOW = "a size in it is below 0"
 const MOST_DEPTH = 3 // of lists in lists
 const MOST_ITEMS = [10_000, 20, 20, 20] // of a list, by its depth
 
@@ -66,6 +67,7 @@ function* messages(bytes) {
     const head = new DataView(bytes.buffer, bytes.byteOffset + at + 8, size)
     const message = new Flat(head, head.getUint32(0, true))
     const length = message.number(3, "BigInt64")
+    if (length < 0) throw Error(BELOW)
     const start = at + 8 + size
     yield { kind: message.number(1, "Uint8"), head: message.table(2), body: bytes.subarray(start, start + length) }
     at = start + length
@@ -87,18 +89,25 @@ function isoOf(value, perSecond, isDate) {
 
 const bitAt = (buffer) => (row) => Boolean((buffer[row >> 3] >> (row & 7)) & 1)
 
-/** Strings or bytes: their offsets of `bits`, and the data. */
+/** Strings or bytes: their offsets of `bits`, and the data. Not more than `most` bytes of one are read. */
 function slices(offsets, data, bits, make) {
   const at = reader(integers(bits, true), bits / 8)(offsets)
-  return (row) => make(data.subarray(Number(at(row)), Number(at(row + 1))))
+  return (row, most) => {
+    const [start, end] = [Number(at(row)), Number(at(row + 1))]
+    return make(data.subarray(start, Math.min(end, start + most))) + (end - start > most ? "…" : "")
+  }
 }
+
+/** The bytes that each of some parts may have of `most`, which are enough for a word. */
+const shareOf = (most, parts) => Math.max(100, most / parts)
 
 /** Lists, with offsets of `bits`. */
 const listType = (bits, depth) => ({ type: "list", buffers: 1, read: ([items], offsets) => {
   const at = reader(integers(bits, true), bits / 8)(offsets)
-  return (row) => {
+  return (row, most) => {
     const [start, end] = [Number(at(row)), Number(at(row + 1))]
-    return Array.from({ length: Math.min(MOST_ITEMS[depth], end - start) }, (_, index) => items(start + index))
+    const length = Math.min(MOST_ITEMS[depth], end - start)
+    return Array.from({ length }, (_, index) => items(start + index, shareOf(most, length)))
   }
 } })
 
@@ -130,7 +139,7 @@ const TYPES = {
     return (row) => isoOf(at(row), unit, false)
   } }),
   12: (_, children, depth) => listType(32, depth),
-  13: (_, children) => ({ type: "object", buffers: 0, read: (parts) => (row) => Object.fromEntries(children.map(({ name }, at) => [name, parts[at](row)])) }),
+  13: (_, children) => ({ type: "object", buffers: 0, read: (parts) => (row, most) => Object.fromEntries(children.map(({ name }, at) => [name, parts[at](row, shareOf(most, parts.length))])) }),
   18: (type) => ({ type: "seconds", buffers: 1, read: (_, data) => {
     const [at, unit] = [reader("BigInt64", 8)(data), SECOND[type.number(0, "Int16", 1)]]
     return (row) => Number(at(row)) / unit
@@ -164,6 +173,7 @@ class Batch {
     if (head.table(3)) throw Error("compressed tables are not shown")
     const at = (place) => Number(head.view.getBigInt64(place, true))
     this.count = head.number(0, "BigInt64")
+    if (this.count < 0) throw Error(BELOW)
     this.nodes = head.list(1, 16, (place) => ({ length: at(place), nulls: at(place + 8) }))
     this.buffers = head.list(2, 16, (place) => body.subarray(at(place), at(place) + at(place + 8)))
   }
@@ -176,8 +186,8 @@ class Batch {
     const own = this.buffers.splice(0, kind.buffers)
     const parts = field.index ? [] : field.children.map((each) => this.column(each, dictionaries))
     const at = kind.read(parts, ...own)
-    const value = field.index ? (row) => dictionaries.get(field.dictionary)?.(Number(at(row))) : at
-    return (row) => (nulls && isValid && !isValid(row) ? null : exactly(value(row)))
+    const value = field.index ? (row, most) => dictionaries.get(field.dictionary)?.(Number(at(row)), most) : at
+    return (row, most) => (nulls && isValid && !isValid(row) ? null : exactly(value(row, most)))
   }
 }
 
@@ -200,14 +210,14 @@ export function readTable(bytes) {
     }
   }
   if (count > MOST_ROWS) throw Error("the table has too many rows")
-  const at = (row, column) => {
+  const at = (row, column, most) => {
     const part = parts.findLast((each) => each.start <= row)
     try {
-      return part.columns[column](row - part.start)
+      return part.columns[column](row - part.start, most)
     } catch {
       return null // its data ends before this row
     }
   }
   return { count, columns: fields.map(({ name, type, index }, column) => (
-    { name: /^__index_level_\d+__$/.test(name) ? "index" : name, type: index ? "category" : type, at: (row) => at(row, column) })) }
+    { name: /^__index_level_\d+__$/.test(name) ? "index" : name, type: index ? "category" : type, at: (row, most = Infinity) => at(row, column, most) })) }
 }

@@ -2,11 +2,21 @@
 
 const BATCH = 2000 // rows that are written at once
 const utf8 = new TextEncoder()
-const isDay = (text) => !Number.isNaN(Date.parse(text)) && new Date(text).toISOString().startsWith(text)
+const isDay = (text) => !text.startsWith("0000") && !Number.isNaN(Date.parse(text)) && new Date(text).toISOString().startsWith(text)
 const isMoment = (text, zone) => zone.test(text) && isDay(text.slice(0, 10)) && !Number.isNaN(Date.parse(text.replace(" ", "T")))
-const MOMENT = String.raw`^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,3})?)?`
+const MOMENT = String.raw`^\d{4}-\d\d-\d\d[T ](?!24)\d\d:\d\d(:\d\d(\.\d{1,3})?)?`
 const [NAIVE, ZONED] = ["$", String.raw`(Z|[+-]\d\d:\d\d)$`].map((end) => new RegExp(MOMENT + end))
 const moments = (cells, zone) => [BigInt64Array.from(cells, (each) => BigInt(each === null ? 0 : Date.parse(each.trim().replace(" ", "T") + zone)))]
+
+const isInt = (text) => /^-?(0|[1-9]\d{0,18})$/.test(text) && BigInt.asIntN(64, text) === BigInt(text)
+const FLOAT = /^[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)(e[+-]?\d+)?$/i
+
+/** Whether a text is a number that 64 bits hold: not an integer that would be rounded, and not too large. */
+function isFloat(text) {
+  if (/^nan$/i.test(text)) return true
+  const number = Number(text)
+  return FLOAT.test(text) && Number.isFinite(number) && (/[.e]/i.test(text) || BigInt(number) === BigInt(text))
+}
 
 /** Bits, of which each byte has eight, the lowest first. */
 function bits(cells, isSet) {
@@ -28,8 +38,8 @@ function texts(cells) {
  * the buffers of cells, which are texts, or null where there is nothing.
  */
 export const COLUMNS = {
-  int: { is: (text) => /^-?(0|[1-9]\d{0,17})$/.test(text), id: 2, fields: [64, 1], write: (cells) => [BigInt64Array.from(cells, (each) => BigInt(each ?? 0))] },
-  float: { is: (text) => /^(nan|[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)(e[+-]?\d+)?)$/i.test(text), id: 3, fields: [2], write: (cells) => [Float64Array.from(cells, Number)] },
+  int: { is: isInt, id: 2, fields: [64, 1], write: (cells) => [BigInt64Array.from(cells, (each) => BigInt(each ?? 0))] },
+  float: { is: isFloat, id: 3, fields: [2], write: (cells) => [Float64Array.from(cells, Number)] },
   bool: { is: (text) => /^(true|false)$/i.test(text), id: 6, fields: [], write: (cells) => [bits(cells, (each) => /true/i.test(each))] },
   date: { is: (text) => text.length === 10 && isDay(text), id: 8, fields: [0], write: (cells) => [Int32Array.from(cells, (each) => (each === null ? 0 : Date.parse(each.trim()) / 86_400_000))] },
   time: { is: (text) => isMoment(text, NAIVE), id: 10, fields: [1], write: (cells) => moments(cells, "Z") },

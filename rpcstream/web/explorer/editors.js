@@ -82,7 +82,8 @@ class Field {
       editor.input.id = uid()
       if (!this.isBig) this.label.setAttribute("for", editor.input.id)
       editor.input.setAttribute("aria-describedby", this.error.id)
-      if (!this.isRequired && this.default && this.#hasPlaceholder()) Object.assign(editor.input, { placeholder: this.default, className: this.default === "None" ? "" : "preset" })
+      const isNone = this.default === "None"
+      if (!this.isRequired && this.default && this.#hasPlaceholder() && !(isNone && editor.input.placeholder)) Object.assign(editor.input, { placeholder: this.default, className: isNone ? "" : "preset" })
     }
     this.body.append(withUnit(editor, this.resolved["x-unit"]))
     return editor

@@ -5,6 +5,7 @@ import { FRAMES, isFrame } from "./arrow.js"
 import { shown } from "./dom.js"
 
 const MOST_CHOICES = 1000
+const MOST_STEPS = 32
 
 export class Invalid extends Error {
   path = []
@@ -23,27 +24,31 @@ export const isRich = (value) => value instanceof Blob || value instanceof NdArr
 /** The name of the schema that a reference names. */
 export const nameOfRef = (ref) => String(ref).split("/").pop().replaceAll("~1", "/").replaceAll("~0", "~")
 
-/** Follow references, each once, and put the parts of an `allOf` together. */
-export function resolve(schema, schemas, seen = new Set()) {
+/** Follow references and put the parts of an `allOf` together: as many of both as `steps.left` says. */
+export function resolve(schema, schemas, steps = { left: MOST_STEPS }) {
   let found = isObject(schema) ? schema : {}
   for (;;) {
     if (typeof found.$ref === "string") {
       const { $ref, ...more } = found
       const name = nameOfRef($ref)
-      const isKnown = isObject(schemas) && Object.hasOwn(schemas, name) && !seen.has(name)
-      seen.add(name)
+      const isKnown = steps.left-- > 0 && isObject(schemas) && Object.hasOwn(schemas, name)
       found = { ...(isKnown ? schemas[name] : {}), ...more }
     } else if (Array.isArray(found.allOf)) {
       const { allOf, ...more } = found
-      found = Object.assign({}, ...allOf.map((each) => resolve(each, schemas, seen)), more)
+      found = {}
+      for (const each of allOf) {
+        if (steps.left-- <= 0) break
+        Object.assign(found, resolve(each, schemas, steps))
+      }
+      Object.assign(found, more)
     } else return found
   }
 }
 
 /** Which rich value a schema stands for: "image", "ndarray", "bytes", ...; "" for plain JSON. */
-export function richKind(schema, schemas) {
+export function richKind(schema, schemas, steps) {
   if (schema?.["x-ndarray"]) return "ndarray"
-  const tag = resolve(schema, schemas).properties?.$type
+  const tag = resolve(schema, schemas, steps).properties?.$type
   return typeof tag?.const === "string" ? tag.const : ""
 }
 

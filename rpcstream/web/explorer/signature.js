@@ -7,6 +7,8 @@ const PLAIN = { integer: "int", number: "float", string: "str", boolean: "bool",
 const FORMATS = { date: "date", "date-time": "datetime", time: "time", duration: "timedelta", uuid: "UUID", decimal: "Decimal" }
 const RICH = { image: "Image", bytes: "bytes", complex: "complex", pandas: "DataFrame", polars: "DataFrame", arrow: "Table" }
 const MOST = 6
+// A page has thousands of types: not more than a reference in an `allOf` is followed for each.
+const near = () => ({ left: 2 })
 
 function arrayText({ dtype, shape }) {
   const kind = [dtype].flat().filter((each) => typeof each === "string").map((each) => each.replace(/^[<>|=]/, ""))
@@ -21,7 +23,7 @@ function arrayText({ dtype, shape }) {
 function richText(schema, schemas) {
   if (isObject(schema["x-ndarray"])) return arrayText(schema["x-ndarray"])
   if (isObject(schema["x-image"])) return "Image"
-  const tag = [schema, ...listOf(schema.anyOf).slice(0, 10)].map((each) => richKind(each, schemas)).find(Boolean) ?? ""
+  const tag = [schema, ...listOf(schema.anyOf).slice(0, 10)].map((each) => richKind(each, schemas, near())).find(Boolean) ?? ""
   return Object.hasOwn(RICH, tag) ? RICH[tag] : shown(tag, 40)
 }
 
@@ -29,11 +31,11 @@ function richText(schema, schemas) {
 export function typeText(schema, schemas, depth = 0) {
   if (!isObject(schema) || depth > 5) return "Any"
   const inner = (each) => typeText(each, schemas, depth + 1)
-  if (typeof schema.$ref === "string") return richText(resolve(schema, schemas), schemas) || shown(nameOfRef(schema.$ref), 40)
-  if (schema["x-ndarray"] || schema["x-image"] || richKind(schema, schemas)) return richText(schema, schemas) || "Any"
+  if (typeof schema.$ref === "string") return richText(resolve(schema, schemas, near()), schemas) || shown(nameOfRef(schema.$ref), 40)
+  if (schema["x-ndarray"] || schema["x-image"] || richKind(schema, schemas, near())) return richText(schema, schemas) || "Any"
   const members = schema.anyOf ?? schema.oneOf
   if (Array.isArray(members)) {
-    const isRich = members.some((each) => richKind(each, schemas))
+    const isRich = members.some((each) => richKind(each, schemas, near()))
     const kept = members.filter((each) => !(isRich && each?.contentEncoding === "base64"))
     const texts = [...new Set(kept.slice(0, 40).map(inner))].filter((each) => each !== "None" || kept.length === 1)
     if (kept.some((each) => each?.type === "null")) texts.push("None")

@@ -13,11 +13,17 @@ let latest = 44_100 // samples per second, as they were chosen last
 export const isSound = ({ shape, size, dtype }) =>
   size >= LEAST && size <= MOST && (shape.length === 1 || (shape.length === 2 && Math.min(...shape) < 3)) && /f|i[248]/.test(dtype)
 
-/** Work for `inSlices`: a WAV file. Samples from -1 to 1, or integers of 16 bits, are kept; others are made smaller until they fit. */
-function* wav({ shape, dtype }, numbers, { least, greatest }, rate) {
+/** Work for `inSlices`: a WAV file. Samples from -1 to 1, or integers of 16 bits, are kept; others are made smaller until they fit, and infinite ones are silent. */
+function* wav({ shape, dtype }, numbers, rate) {
   const channels = shape.length === 1 ? 1 : Math.min(...shape)
   const [acrossChannels, acrossTime] = shape[0] === channels ? [numbers.length / channels, 1] : [1, channels]
-  const scale = 32_767 / Math.max(/f/.test(dtype) ? 1 : 32_768, Number(greatest), -Number(least))
+  let loudest = /f/.test(dtype) ? 1 : 32_768
+  for (let at = 0; at < numbers.length; at++) {
+    const size = Math.abs(Number(numbers[at]))
+    if (size > loudest && size < Infinity) loudest = size
+    if (at % PART === 0) yield
+  }
+  const scale = 32_767 / loudest
   const samples = new Int16Array(numbers.length)
   for (let at = 0; at < samples.length; at++) {
     samples[at] = Math.round(scale * Number(numbers[(at % channels) * acrossChannels + Math.floor(at / channels) * acrossTime]))
@@ -35,10 +41,14 @@ function* wav({ shape, dtype }, numbers, { least, greatest }, rate) {
 
 const isRate = (rate) => rate >= SLOWEST && rate <= FASTEST
 
-/** A player for an array, whose values are in `range`, and a field for its rate; `given` is that of the result, if it has one. */
-export function soundView(array, numbers, range, given) {
+/** A player for an array, and a field for its rate; `given` is that of the result, if it has one. */
+export function soundView(array, numbers, given) {
   const place = h("div")
-  const show = (rate) => inSlices(wav(array, numbers, range, rate)).then((file) => place.replaceChildren(bytesView(file)))
+  async function show(rate) {
+    const file = await inSlices(wav(array, numbers, rate))
+    URL.revokeObjectURL(place.querySelector("audio")?.src)
+    place.replaceChildren(bytesView(file))
+  }
   const field = h("input", { type: "number", min: SLOWEST, max: FASTEST, value: String(isRate(given) ? given : latest), onchange: () => {
     const rate = Math.round(Number(field.value))
     if (isRate(rate)) show((latest = rate))

@@ -1,12 +1,14 @@
 // Tables: columns with a type, sorted by a click on their heads, saved as CSV or JSON.
 //
 // A table is `{ count, columns }`, a column `{ name, type, at }`, where `at(row)` gives a value; undefined: there is none.
+// `at(row, most)` may leave out what a text has beyond so many bytes.
 
 import { inSlices } from "../rpcstream.js"
 import { h, iconButton, jsonText, lazily, save, shown } from "./dom.js"
 
 const MOST_COLUMNS = 60
 const FOR_TYPES = 200 // rows that are looked at
+const MOST_BYTES = 10_000 // of a text that is shown
 
 /** The table of a list of objects. */
 export function tableOf(list) {
@@ -43,7 +45,7 @@ function compare(a, b) {
 function sorted(count, column, direction) {
   const order = Array.from({ length: count }, (_, row) => row)
   if (!direction) return order
-  const values = order.map(column.at)
+  const values = order.map((row) => column.at(row, MOST_BYTES))
   const isMissing = (row) => values[row] == null || Number.isNaN(values[row])
   return order.sort((a, b) => (isMissing(a) || isMissing(b) ? isMissing(a) - isMissing(b) : direction * compare(values[a], values[b])) || a - b)
 }
@@ -53,7 +55,9 @@ export function tableView(table, cell) {
   const place = h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": `table of ${table.count} rows` })
   const rest = h("div")
   const heads = []
-  const row = (at) => h("tr", null, table.columns.map(({ at: value }) => (value(at) === undefined ? h("td") : cell(value(at)))))
+  const columns = table.columns.slice(0, MOST_COLUMNS)
+  const cellOf = (value) => (value === undefined ? h("td") : cell(value))
+  const row = (number) => h("tr", null, columns.map(({ at }) => cellOf(at(number, MOST_BYTES))))
   const body = h("tbody")
   function fill(order) {
     body.replaceChildren()
@@ -71,9 +75,10 @@ export function tableView(table, cell) {
     heads.push(node)
     return node
   }
-  place.append(h("table", null, h("thead", null, h("tr", null, table.columns.map(head))), body))
+  place.append(h("table", null, h("thead", null, h("tr", null, columns.map(head))), body))
   fill(sorted(table.count, null, 0))
-  const said = h("span", { class: "note", role: "status" }, `${table.count.toLocaleString()} rows × ${table.columns.length} columns`)
+  const more = table.columns.length > MOST_COLUMNS ? `, the first ${MOST_COLUMNS} are shown` : ""
+  const said = h("span", { class: "note", role: "status" }, `${table.count.toLocaleString()} rows × ${table.columns.length} columns${more}`)
   const saveAs = async (kind, work) => save(`table.${kind}`, new Blob(await inSlices(work(table)), { type: kind === "csv" ? "text/csv" : "application/json" }))
   return h("div", null, place, rest, h("div", { class: "tools" }, said,
     iconButton("save", "Save .csv", () => saveAs("csv", csv)), iconButton("save", ".json", () => saveAs("json", json), { "aria-label": "Save .json" })))
