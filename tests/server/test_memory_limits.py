@@ -305,7 +305,7 @@ def test_the_collector_is_as_it_was_after_a_long_message_also_where_two_are_read
 # -- 1,000 connections at once: right answers, none lost, and the memory is given back ---------------------------------
 
 CONNECTIONS = 1000
-CALLS = 100 if IS_THOROUGH else 10
+CALLS = 40 if IS_THOROUGH else 10
 
 
 async def call(address: str, number: int, together: asyncio.Barrier) -> None:
