@@ -12,7 +12,6 @@ import pytest
 
 from rpcstream.errors import RegistrationError
 from rpcstream.web import html
-from rpcstream.web.static import without_comments
 
 from .conftest import RoutesClient
 
@@ -235,8 +234,3 @@ async def test_no_more_than_128_mib_and_1024_files_of_a_folder_are_kept(
     assert await read_again(site, opened, "/large/", "z x y a.txt") == "y a.txt"
     await read_again(site, opened, "/many/", " ".join(map(str, [*range(1024), 0, 1024])))
     assert await read_again(site, opened, "/many/", "0 3 1024 1 2") == "1 2"
-
-
-def test_an_empty_comment_takes_no_code_with_it() -> None:
-    program = b"  /**/\nconst one = 1\n/** Two. */\nconst two = 2\n"
-    assert without_comments(program).split(b"\n") == [b"/**/", b"const one = 1", b"const two = 2", b""]
