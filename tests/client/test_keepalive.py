@@ -96,11 +96,12 @@ def test_an_hour_of_silence_costs_a_ping_every_half_of_the_time(held_up: float) 
     assert 20 <= pings <= 120
 
 
-def test_a_client_that_is_never_closed_leaves_no_task_behind(served: str) -> None:
+def test_keepalive_leaves_no_task_to_a_loop_that_is_closed(served: str) -> None:
     loop = asyncio.new_event_loop()
+    client = AsyncClient(served, keepalive=60.0)
     try:
-        client = AsyncClient(served, keepalive=60.0)
         assert loop.run_until_complete(client.call("echo", 1)) == 1
         assert not asyncio.all_tasks(loop)
     finally:
+        loop.run_until_complete(client.close())
         loop.close()
