@@ -105,7 +105,8 @@ def test_memory_is_what_large_echoes_take_above_the_idle_server(monkeypatch: pyt
     (table,) = memory.memory(replace(SETTINGS, rounds=1, only=frozenset({"none"})))
     for each in table.entries:
         (taken,) = each.figures
-        least = 0 if each.name == memory.UNIX else memory.SIZE  # an array of the client's memory goes back as it is
+        # An array of the client's memory goes back as it is; and an idle server has some memory that it uses again.
+        least = 0 if each.name == memory.UNIX else 0.9 * memory.SIZE
         assert least <= taken <= 10 * memory.SIZE
         assert (each.peak_memory or 0) > taken
 
