@@ -67,7 +67,7 @@ class Callbacks:
         Args:
             function: the method.
             shared: at a hub, other clients may offer a method of this name, too.
-            options: those of `Server.add`.
+            options: the same as for `Server.add`.
         """
         from ..methods.introspect import FunctionKind, caller_namespace
 
@@ -204,7 +204,7 @@ class ClientDispatcher:
         return "id" not in message if dispatcher is None else dispatcher.goes_on(message)
 
     def report_slow(self, message: Any, seconds: float) -> None:
-        """Log that a method blocked the event loop for so many seconds."""
+        """Log for how many seconds a method blocked the event loop."""
         dispatcher = self._dispatcher
         if dispatcher is not None:
             dispatcher.report_slow(message, seconds)

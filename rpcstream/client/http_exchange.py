@@ -331,7 +331,7 @@ class Exchange:
                 call.fail(make_error(reason, method=method, address=address))
 
     def release(self) -> None:
-        """End the wait of a notification: there is a connection, and nobody waits for its response."""
+        """Let a notification return: it has a connection, and its response does not matter."""
         if self.is_notice:
             for call_id in self._waiting():
                 self._session.pending.settle({"id": call_id}, b"")

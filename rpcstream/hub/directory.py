@@ -24,7 +24,7 @@ from .members import Member, Offer, check_name, schema_cost
 log = logging.getLogger("rpcstream.hub")
 
 
-#: The members of a shared method that are compared for one call: so many, beginning with the one whose turn it is.
+#: How many members of a shared method are compared for one call, beginning with the next in turn.
 COMPARED = 8
 
 
