@@ -4,8 +4,8 @@
 
 Each contender has a server process of its own, which sends back what it gets. In each of several rounds, every
 contender is measured for a short time, one after the other; the tables have the median of the rounds. The servers have
-one core and the clients another, as in all benchmarks. pyzmq sends raw bytes without a method. Further parts: a stream
-of camera frames there and back, and the memory of both programs.
+one core and the clients another, as in all benchmarks. pyzmq sends raw bytes without a method. Further parts: several
+calls at a time, a stream of camera frames there and back, and the memory of both programs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,8 @@ from rpcstream import AsyncClient, Client, Server, shared_empty
 KIB, MIB = 1024, 1024 * 1024
 SIZES = (64 * KIB, MIB, 16 * MIB)
 ROUNDS, BURST = 9, 0.25
+#: Calls at a time.
+IN_FLIGHT = 8
 FRAME, FRAMES = (1080, 1920, 3), 60
 
 
@@ -113,6 +115,47 @@ def show(title: str, rates: dict[str, float]) -> None:
     print(title, *(f"  {name:34} {found:9,.0f} /s" for name, found in rates.items()), sep="\n", flush=True)
 
 
+async def rates_in_flight(shared: str, tcp: str, ipc: str, array: np.ndarray, own: np.ndarray) -> dict[str, float]:
+    """Calls in a second while each contender has `IN_FLIGHT` calls at a time."""
+    import zmq
+    import zmq.asyncio
+
+    socket = zmq.asyncio.Context().socket(zmq.DEALER)
+    socket.connect(ipc)
+
+    async def by_zmq() -> None:
+        await socket.send_multipart([b"", array], copy=False)
+        await socket.recv_multipart(copy=False)
+
+    async def once(call: Callable[[], Awaitable[object]]) -> float:
+        begun, count = time.perf_counter(), 0
+
+        async def worker() -> None:
+            nonlocal count
+            while time.perf_counter() - begun < BURST:
+                await call()
+                count += 1
+
+        await asyncio.gather(*(worker() for _ in range(IN_FLIGHT)))
+        return count / (time.perf_counter() - begun)
+
+    async with AsyncClient(shared) as near, AsyncClient(tcp) as far:
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "shared, echo of shared_empty": lambda: near.echo(own),
+            "shared, plain array": lambda: near.echo(array),
+            "TCP, plain array": lambda: far.echo(array),
+            "pyzmq ipc, raw bytes": by_zmq,
+        }
+        found: dict[str, list[float]] = {name: [] for name in calls}
+        for number in range(ROUNDS + 1):
+            for name, call in calls.items():
+                result = await once(call)
+                if number:  # the first one warms up
+                    found[name].append(result)
+    socket.close()
+    return {name: statistics.median(rates) for name, rates in found.items()}
+
+
 async def stream_rates(shared: str, tcp: str) -> dict[str, float]:
     """Frames in a second that go there and back in a stream."""
 
@@ -175,6 +218,7 @@ def main() -> None:
         Client(tcp) as far,
     ):
         show_memory(folder)
+        show(f"stream of {FRAMES} frames {FRAME}", asyncio.run(stream_rates(shared, tcp)))
         by_zmq = zmq_echo(ipc)
         for size in SIZES:
             plain = np.zeros(size, np.uint8)
@@ -189,7 +233,8 @@ def main() -> None:
                 "small call": lambda: near.call("rpc.ping"),
             }
             show(f"{size // KIB} KiB", compare(calls))
-        show(f"stream of {FRAMES} frames {FRAME}", asyncio.run(stream_rates(shared, tcp)))
+            several = rates_in_flight(shared, tcp, ipc, plain, own)
+            show(f"{size // KIB} KiB, {IN_FLIGHT} calls at a time", asyncio.run(several))
 
 
 if __name__ == "__main__":

@@ -220,10 +220,10 @@ async def test_what_comes_back_is_what_was_sent_however_full_the_memory_is(serve
     random = np.random.default_rng(5)
     async with server.listening(unix=tmp_path / "socket") as address, AsyncClient(address) as client:
         await client.echo(np.zeros(LARGE, np.uint8))
-        arrays = [np.full(random.integers(5 * MIB, 9 * MIB), number, np.uint8) for number in range(11)]
+        arrays = [np.full(random.integers(5 * MIB, 9 * MIB), number, np.uint8) for number in range(17)]
         back = await asyncio.gather(*(client.echo(array) for array in arrays))
         assert all(np.array_equal(one, other) for one, other in zip(arrays, back, strict=True))
-        assert 4 < server.stats()["shared_received"] < 11, "some had no room"
+        assert 4 < server.stats()["shared_received"] < 17, "some had no room"
 
 
 async def test_the_arenas_of_peers_are_counted_whole(tmp_path: Path) -> None:

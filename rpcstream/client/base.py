@@ -14,6 +14,7 @@ from ..errors import EncodeError, RpcError
 from ..peer.calls import CLIENT_NAMES, NAMES_KEPT, Call, Method, Notice, RawCall, params_of, remote_name
 from ..peer.marshal import NOT_GIVEN, Marshaller
 from ..peer.pending import OnProgress
+from ..peer.shared_memory import shared_empty
 from ..wire.buffers import Encoded
 from .attempts import check_params, given_params
 from .options import Settings
@@ -109,6 +110,9 @@ class BaseClient(ABC):
     @abstractmethod
     def replies_dropped(self) -> int:
         """The number of replies on the open connections without a pending call, such as late ones."""
+
+    #: The function of this name: a program has one memory, which all of its connections share.
+    shared_empty = staticmethod(shared_empty)
 
     # -- calls ------------------------------------------------------------------------------------------------------
 

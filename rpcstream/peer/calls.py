@@ -186,7 +186,7 @@ NAMES_KEPT = 256
 #: Attributes that the clients have themselves: a remote method of such a name is called by `client.call(name, …)`.
 CLIENT_NAMES = frozenset(
     """address batch call close discover from_config notify notify_client offer on_connect publish
-    registered_name replies_dropped request run state stream stream_request submit subscribe wait_closed
+    registered_name replies_dropped request run shared_empty state stream stream_request submit subscribe wait_closed
     withdraw""".split()  # noqa: SIM905 - a list takes a line for each name
 )
 

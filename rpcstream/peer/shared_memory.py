@@ -45,10 +45,12 @@ PAGE = 4096
 #: Blocks begin at multiples of it: a line of the processor's cache.
 _ALIGNMENT = 64
 
-#: Payloads that one end of a connection may have lent to the other at a time; and bytes of those that were copied for
-#: it: a receiver that keeps all it gets leaves half of the memory to others.
+#: Payloads that one end of a connection may have lent to the other at a time.
 LEASES = 504
-COPIED_MAX = ARENA_SIZE // 2
+
+#: Bytes of those that were copied for it. A receiver that keeps all it gets leaves a quarter of the memory to others. A
+#: window of a stream fits: 16 frames of 1920 x 1080 x 3 bytes.
+COPIED_MAX = ARENA_SIZE // 4 * 3
 
 #: Bytes of memory that are taken and given back at a time.
 _STEP = 1024 * 1024
