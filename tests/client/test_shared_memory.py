@@ -69,6 +69,12 @@ def echoed_from(client: Client, array: np.ndarray) -> None:
     assert not got.flags.writeable
 
 
+def from_shared_empty(array: np.ndarray) -> np.ndarray:
+    own = shared_empty(array.shape, array.dtype)
+    own[:] = array
+    return own
+
+
 async def test_large_arrays_go_by_shared_memory_both_ways(server: UsualServer, address: str) -> None:
     traced = Traced()
     with Client(address, trace=traced) as client:
@@ -87,14 +93,18 @@ async def test_large_arrays_go_by_shared_memory_both_ways(server: UsualServer, a
         assert all(np.array_equal(got, LARGE + number) for number, got in enumerate(results))
         assert shared(server)[0] == received + 10
         async with other.subscribe("news") as events:
-            server.publish("news", LARGE)
-            np.testing.assert_array_equal(await anext(aiter(events)), LARGE)
+            for make in (np.copy, from_shared_empty):
+                sent = shared(server)[1]
+                server.publish("news", make(LARGE))
+                event = await anext(aiter(events))
+                np.testing.assert_array_equal(event, LARGE)
+                assert (event.flags.writeable, shared(server)[1]) == (False, sent + 1)
 
 
 @pytest.mark.slow
 def test_more_than_there_is_room_for_goes_with_the_message(tmp_path: Path) -> None:
     limits = Limits(max_message_size=ARENA)
-    whole = np.zeros(ARENA // 16 + 1, dtype=np.float64)
+    whole = np.zeros(ARENA // 32 * 3 + 1)  # more than three quarters of the memory
     whole[-1] = 7
     server = UsualServer(limits=limits)
     with serve_in_thread(server, unix=tmp_path / "wide") as address, Client(address, limits=limits) as client:
@@ -102,7 +112,7 @@ def test_more_than_there_is_room_for_goes_with_the_message(tmp_path: Path) -> No
         echoed(client, LARGE)
         echoed(client, LARGE, whole, LARGE)
         assert shared(server)[0] == 3
-        large = shared_empty(ARENA // 16 + 1)
+        large = shared_empty(whole.shape)
         large[:] = whole
         echoed_from(client, large)
 

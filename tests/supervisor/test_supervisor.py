@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
+import numpy as np
 import pytest
 import trustme
 
@@ -170,12 +171,16 @@ class TestConnections:
 
     def test_at_a_unix_socket(self, start: StartWorkers, tmp_path: Path) -> None:
         path = tmp_path / "s"
-        program = start("--workers", "2", "--unix", "s", "--set", "unix_mode=600")
+        echo = f"{APP}\n@server\ndef echo(array):\n    return array\n"
+        program = start("--workers", "2", "--unix", "s", "--set", "unix_mode=600", app=echo)
         assert program.address == f"unix://{path}"
         assert path.stat().st_mode & 0o777 == 0o600
         with ExitStack() as stack:
-            counts = Counter(client.pid() for client in clients(stack, program.address, 4))
-        assert sorted(counts.values()) == [2, 2]
+            opened = clients(stack, program.address, 4)
+            assert sorted(Counter(client.pid() for client in opened).values()) == [2, 2]
+            for client in opened:  # each worker shares memory with its clients
+                client.echo(np.zeros(100_000))
+                assert client.echo(np.ones(100_000)).flags.writeable is (sys.platform != "linux")
         assert program.end() == 0
         assert not path.exists()
 
