@@ -98,7 +98,8 @@ class Arena:
     Attributes:
         description: what a peer needs to find it.
         freed: parts that are free again, still to be noted. Finalizers add to it, in any thread.
-        connections: the `id` of those that share it now.
+        lock: held while what is free is found out, so that no two threads take the same back.
+        connections: those that share it now, by their `id`.
         ended: those that have ended, and of which the peer still has something.
 
     Raises:
@@ -110,11 +111,11 @@ class Arena:
         import mmap
 
         self._maker = _process
-        self._lock = Lock()
+        self.lock = Lock()
         self._gaps = [(PAGE, ARENA_SIZE)]
         self._given = bytearray(ARENA_SIZE // _STEP)
         self.freed: deque[tuple[int, int]] = deque()
-        self.connections: set[int] = set()
+        self.connections: WeakValueDictionary[int, SharedMemory] = WeakValueDictionary()
         self.ended: deque[SharedMemory] = deque()
         self._fd = _memory_file()
         os.ftruncate(self._fd, ARENA_SIZE)
@@ -135,7 +136,7 @@ class Arena:
     def allocate(self, size: int) -> Block | None:
         """A block of at least one byte, whose content is undefined; None: there is none of that size."""
         needed = _rounded(size, _ALIGNMENT)
-        with self._lock:
+        with self.lock:
             for _ in range(2):
                 self._note_freed()
                 # The first that fits: the caches have it.
@@ -147,10 +148,10 @@ class Arena:
         return None
 
     def trim(self) -> None:
-        """Take back what ended connections have given back; without others, give unused memory back to the system."""
+        """Take back what was given back; without connections, give unused memory back to the system."""
         import mmap
 
-        with self._lock:
+        with self.lock:
             self._take_back()
             self._note_freed()
             for start, end in () if self.connections else self._gaps:
@@ -160,6 +161,9 @@ class Arena:
                         self._given[step] = 0
 
     def _take_back(self) -> None:
+        for reference in self.connections.valuerefs():
+            if (sharer := reference()) is not None:
+                sharer.take_back()
         for _ in range(len(self.ended)):
             if not (connection := self.ended.popleft()).is_given_back():
                 self.ended.append(connection)
@@ -382,7 +386,7 @@ class SharedMemory:
         self._account = account
         self._lent: dict[int, _Lent] = {}
         self._numbers = list(range(LEASES))
-        self._lending = self._copied = self.received = self.placed = 0
+        self._lending = self.received = self.placed = 0
 
     def offer(self) -> dict[str, Any] | None:
         """What the peer needs to find the memory of this end. None where there can be none: also the second time."""
@@ -397,7 +401,7 @@ class SharedMemory:
         self._control = memoryview(page).cast("Q")  # type: ignore[arg-type]
         self._control[_ID] = number = 1 + int.from_bytes(os.urandom(3), "little")
         self._arena = arena
-        arena.connections.add(id(self))
+        arena.connections[id(self)] = self
         self._description = arena.description | {"at": block.place, "id": number}
         return self._description
 
@@ -441,7 +445,8 @@ class SharedMemory:
         arena = self._arena
         if arena is None or self._peer is None or not self._peer_control[_MAPPED] or not arena.is_usable:
             return []
-        self._take_back()
+        with arena.lock:
+            self.take_back()
         entries = []
         for position, payload in enumerate(payloads):
             place = self._lend(arena, payloads, position) if len(payload) >= SHARED_MIN and self._numbers else b""
@@ -471,21 +476,23 @@ class SharedMemory:
         import numpy as np
 
         size = len(payload)
-        if self._copied + size > COPIED_MAX or (block := arena.allocate(size)) is None:
+        copied = sum([lent.copied for lent in list(self._lent.values())])
+        if copied + size > COPIED_MAX or (block := arena.allocate(size)) is None:
             return None
-        self._copied += size
         copy = np.asarray(block)
         copy[:] = np.frombuffer(payload, np.uint8)
         return copy
 
-    def _take_back(self, came: int = sys.maxsize) -> None:
-        """Take what the peer has given back, and all that has not come: more than so many leases."""
+    def take_back(self, came: int = sys.maxsize) -> None:
+        """Take what the peer has given back, and all that has not come: more than so many leases.
+
+        In any thread, but the lock of the arena is held.
+        """
         control = self._peer_control
         for number, lent in list(self._lent.items()):
             if control[_GIVEN_BACK + number] == lent.lease or lent.lease > came:
                 del self._lent[number]
                 self._numbers.append(number)
-                self._copied -= lent.copied
 
     # -- receiving ----------------------------------------------------------------------------------------------------
 
@@ -523,7 +530,7 @@ class SharedMemory:
         ended, pid = self._peer_control[_ENDED], self._peer.pid if self._peer is not None else 0
         # A page is only used again when nothing reads what came with its connection.
         is_over = self._peer_control[_ID] != self._peer_id or not os.path.exists(f"/proc/{pid}")
-        self._take_back(0 if is_over else (ended or sys.maxsize) - 1)
+        self.take_back(0 if is_over else (ended or sys.maxsize) - 1)
         if not self._lent:
             self._peer = self._peer_control = None
         return self._peer is None
@@ -539,7 +546,7 @@ class SharedMemory:
         arena, self._arena = self._arena, None
         if arena is not None and arena.is_usable:
             self._control[_ENDED] = 1 + self.received
-            arena.connections.discard(id(self))
+            arena.connections.pop(id(self), None)
             if self._lent:  # the peer still reads it
                 arena.ended.append(self)
                 return

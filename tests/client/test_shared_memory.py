@@ -217,6 +217,20 @@ def test_arrays_stay_as_long_as_somebody_has_them(server: UsualServer, address: 
     assert [set(array.tolist()) for array in kept] == [{value} for value in range(30)]
 
 
+def test_what_an_idle_client_has_given_back_is_there_for_others(server: UsualServer, address: str) -> None:
+    @server
+    def zeros(size: int) -> np.ndarray:
+        return np.zeros(size, np.uint8)
+
+    with Client(address) as idle, Client(address) as other:
+        for client in (idle, other):
+            while client.zeros(MIB).flags.writeable:
+                pass
+            kept = [client.zeros(20 * MIB) for _ in range(4)]
+            assert [array.flags.writeable for array in kept] == [False] * 4
+            kept.clear()
+
+
 def test_a_process_that_dies_gives_back_what_it_had(server: UsualServer, tmp_path: Path) -> None:
     @server
     def zeros(size: int) -> np.ndarray:
