@@ -346,8 +346,9 @@ class Call:
         try:
             return function(*args, **kwargs)
         finally:
-            if (seconds := perf_counter() - since) > self.session.slow and self.session.on_slow is not None:
-                self.session.on_slow({"method": self.method.name}, seconds)
+            session, seconds = self.session, perf_counter() - since
+            if seconds > session.slow and session.on_slow is not None and not session.is_measured:
+                session.on_slow({"method": self.method.name}, seconds)
 
     # -- generators -------------------------------------------------------------------------------------------------
 

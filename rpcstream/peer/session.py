@@ -62,6 +62,8 @@ class Session:
     #: Seconds; a message that keeps the loop for longer is reported to `on_slow`.
     slow: float = 0.1
     on_slow: Callable[[Any, float], object] | None = None
+    #: A handler runs in the turn that has read its message: `on_slow` is told of the whole.
+    is_measured: bool = False
     #: Called once, when the connection is lost and no handler runs for it any more.
     on_gone: Callable[[Session], object] | None = None
     #: Parses messages of `LONG` bytes or more.
@@ -194,7 +196,9 @@ class Session:
             later.close()
             return self.dispatch.refuse(message, self.server_ledger.refusal())
         if sys.version_info >= (3, 12):
+            self.is_measured = True
             task = asyncio.Task(later, loop=self.loop, eager_start=True, context=self.context.copy())
+            self.is_measured = False
             if task.done():
                 return self._reply_of(task, message)
         else:
