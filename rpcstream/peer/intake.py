@@ -180,7 +180,7 @@ class Intake:
         return self._answer(message, line, session)
 
     def _take(self, reply: Encoded | Later, message: Any, line: bytes) -> int:
-        """Take a reply, or what gives one later; gives how many bytes wait in the outbox because of it."""
+        """Take a reply, or what gives one later; gives how many bytes are to be sent now."""
         if isinstance(reply, ForwardedCall):
             self._session.running.enter(reply)
             return 0
@@ -190,7 +190,7 @@ class Intake:
         if type(ready) is AttachedMessage:
             # Before another handler changes an array that this one has returned.
             self._session.write_attached(ready, line.lent if type(line) is FrameLine else ())
-            return 0
+            return 0 if self._session.shared is not None else len(ready)
         self._session.outbox.append(ready)
         return len(ready)
 

@@ -197,8 +197,10 @@ class Session:
             return self.dispatch.refuse(message, self.server_ledger.refusal())
         if sys.version_info >= (3, 12):
             self.is_measured = True
-            task = asyncio.Task(later, loop=self.loop, eager_start=True, context=self.context.copy())
-            self.is_measured = False
+            try:
+                task = asyncio.Task(later, loop=self.loop, eager_start=True, context=self.context.copy())
+            finally:
+                self.is_measured = False
             if task.done():
                 return self._reply_of(task, message)
         else:

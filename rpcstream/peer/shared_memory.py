@@ -17,14 +17,16 @@ and a lease is given back after all reads, which `_end_reads` ensures.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import stat
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import index
-from threading import Lock
+from threading import Lock, RLock
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -51,6 +53,9 @@ LEASES = 504
 #: Bytes of those that were copied for it. A receiver that keeps all it gets leaves a quarter of the memory to others. A
 #: window of a stream fits: 16 frames of 1920 x 1080 x 3 bytes.
 COPIED_MAX = ARENA_SIZE // 4 * 3
+
+#: Seconds that looking for what was given back may take at a time: 30,000 payloads.
+_LOOK_MAX = 0.005
 
 #: Bytes of memory that are taken and given back at a time.
 _STEP = 1024 * 1024
@@ -98,7 +103,7 @@ class Arena:
     Attributes:
         description: what a peer needs to find it.
         freed: parts that are free again, still to be noted. Finalizers add to it, in any thread.
-        lock: held while what is free is found out, so that no two threads take the same back.
+        lock: held while something is taken back, so that no two threads take the same.
         connections: those that share it now, by their `id`.
         ended: those that have ended, and of which the peer still has something.
 
@@ -111,7 +116,9 @@ class Arena:
         import mmap
 
         self._maker = _process
-        self.lock = Lock()
+        self.lock = RLock()
+        self._is_searched = False
+        self._next_look = 0.0
         self._gaps = [(PAGE, ARENA_SIZE)]
         self._given = bytearray(ARENA_SIZE // _STEP)
         self.freed: deque[tuple[int, int]] = deque()
@@ -135,24 +142,19 @@ class Arena:
 
     def allocate(self, size: int) -> Block | None:
         """A block of at least one byte, whose content is undefined; None: there is none of that size."""
-        needed = _rounded(size, _ALIGNMENT)
-        with self.lock:
-            for _ in range(2):
-                self._note_freed()
-                # The first that fits: the caches have it.
-                for number, (start, end) in enumerate(self._gaps):
-                    if end - start >= needed and self._touch(start, start + needed):
-                        self._gaps[number] = start + needed, end
-                        return Block(self, start, size, start + needed)
-                self._take_back()
-        return None
+        with self._searching() as may_search:
+            if not may_search:
+                return None
+            return self._first_fit(size) or (self._first_fit(size) if self._take_back() else None)
 
     def trim(self) -> None:
-        """Take back what was given back; without connections, give unused memory back to the system."""
+        """Take back what ended connections have given back; without others, give unused memory back to the system."""
         import mmap
 
-        with self.lock:
-            self._take_back()
+        with self._searching() as may_search:
+            if not may_search:
+                return
+            self._take_back_ended()
             self._note_freed()
             for start, end in () if self.connections else self._gaps:
                 for step in range(_rounded(start, _STEP) // _STEP, end // _STEP):
@@ -160,10 +162,38 @@ class Arena:
                         self._map.madvise(mmap.MADV_REMOVE, step * _STEP, _STEP)
                         self._given[step] = 0
 
-    def _take_back(self) -> None:
+    @contextlib.contextmanager
+    def _searching(self) -> Iterator[bool]:
+        """Hold the lock. Gives False in a finalizer that interrupts a search of this thread: it must change nothing."""
+        with self.lock:
+            may_search, self._is_searched = not self._is_searched, True
+            try:
+                yield may_search
+            finally:
+                self._is_searched = not may_search
+
+    def _first_fit(self, size: int) -> Block | None:
+        self._note_freed()
+        needed = _rounded(size, _ALIGNMENT)
+        # The first that fits: the caches have it.
+        for number, (start, end) in enumerate(self._gaps):
+            if end - start >= needed and self._touch(start, start + needed):
+                self._gaps[number] = start + needed, end
+                return Block(self, start, size, start + needed)
+        return None
+
+    def _take_back(self) -> bool:
+        """Take back what all peers have given back, but not for more than a tenth of the time; says whether."""
+        if (now := monotonic()) < self._next_look:
+            return False
         for reference in self.connections.valuerefs():
-            if (sharer := reference()) is not None:
+            if (sharer := reference()) is not None and monotonic() - now < _LOOK_MAX:
                 sharer.take_back()
+        self._take_back_ended()
+        self._next_look = monotonic() + 10 * (monotonic() - now)
+        return True
+
+    def _take_back_ended(self) -> None:
         for _ in range(len(self.ended)):
             if not (connection := self.ended.popleft()).is_given_back():
                 self.ended.append(connection)
@@ -410,14 +440,15 @@ class SharedMemory:
         if description is None or self._peer is not None:
             return None
         own = self._description or self.offer()
-        if own is not None:
-            try:
-                self._map_peer(description if type(description) is dict else {})
-            except (OSError, ValueError) as error:
-                _note(str(error))
-                self.close()
-                return None
-            self._control[_MAPPED] = 1
+        if self._arena is None:  # there can be none, or nothing is shared any more
+            return None
+        try:
+            self._map_peer(description if type(description) is dict else {})
+        except (OSError, ValueError) as error:
+            _note(str(error))
+            self.close()
+            return None
+        self._control[_MAPPED] = 1
         return own
 
     def _map_peer(self, described: dict[str, Any]) -> None:
@@ -445,8 +476,9 @@ class SharedMemory:
         arena = self._arena
         if arena is None or self._peer is None or not self._peer_control[_MAPPED] or not arena.is_usable:
             return []
-        with arena.lock:
-            self.take_back()
+        if self._lent:
+            with arena.lock:
+                self.take_back()
         entries = []
         for position, payload in enumerate(payloads):
             place = self._lend(arena, payloads, position) if len(payload) >= SHARED_MIN and self._numbers else b""
@@ -489,8 +521,9 @@ class SharedMemory:
         In any thread, but the lock of the arena is held.
         """
         control = self._peer_control
-        for number, lent in list(self._lent.items()):
-            if control[_GIVEN_BACK + number] == lent.lease or lent.lease > came:
+        for number in list(self._lent):
+            lent = self._lent.get(number)
+            if lent is not None and (control[_GIVEN_BACK + number] == lent.lease or lent.lease > came):
                 del self._lent[number]
                 self._numbers.append(number)
 
@@ -544,7 +577,9 @@ class SharedMemory:
 
     def _leave(self) -> None:
         arena, self._arena = self._arena, None
-        if arena is not None and arena.is_usable:
+        if arena is None:
+            return
+        if arena.is_usable:
             self._control[_ENDED] = 1 + self.received
             arena.connections.pop(id(self), None)
             if self._lent:  # the peer still reads it

@@ -20,7 +20,17 @@ import numpy as np
 import orjson
 import pytest
 
-from rpcstream import AsyncClient, Client, ConnectionLost, Limits, MethodNotFound, RpcError, Shape, shared_empty
+from rpcstream import (
+    AsyncClient,
+    Client,
+    ConnectFailed,
+    ConnectionLost,
+    Limits,
+    MethodNotFound,
+    RpcError,
+    Shape,
+    shared_empty,
+)
 from rpcstream.errors import MessageTooLarge
 from rpcstream.testing import serve_in_thread
 
@@ -229,6 +239,51 @@ def test_what_an_idle_client_has_given_back_is_there_for_others(server: UsualSer
             kept = [client.zeros(20 * MIB) for _ in range(4)]
             assert [array.flags.writeable for array in kept] == [False] * 4
             kept.clear()
+
+
+def test_what_a_server_keeps_stays_as_it_is_when_its_client_cannot_connect_again(
+    server: UsualServer, tmp_path: Path
+) -> None:
+    kept: list[np.ndarray] = []
+
+    @server
+    def keep(array: np.ndarray) -> None:
+        kept.append(array)
+
+    with Client(f"unix://{tmp_path}/socket") as client:
+        with serve_in_thread(server, unix=tmp_path / "socket"):
+            for number in range(3):
+                client.keep(from_shared_empty(LARGE + number))
+        for _ in range(2):
+            with pytest.raises(ConnectFailed):
+                client.ping()
+        others = [from_shared_empty(LARGE - 1) for _ in range(8)]
+    assert len(others) == 8
+    assert not kept[-1].flags.writeable
+    for number, array in enumerate(kept):
+        np.testing.assert_array_equal(array, LARGE + number)
+
+
+def test_finalizers_may_use_shared_memory_wherever_they_run(server: UsualServer, address: str) -> None:
+    class Camera:
+        def __init__(self) -> None:
+            self.client, self.frame, self.self = Client(address), shared_empty(SIZE, np.uint8), self
+            self.client.echo(LARGE)
+
+        def __del__(self) -> None:
+            shared_empty(SIZE, np.uint8)
+            self.client.close()
+
+    usual = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        with Client(address) as client:
+            for number in range(30):
+                Camera()
+                echoed(client, LARGE + number)
+                echoed_from(client, from_shared_empty(LARGE + number))
+    finally:
+        gc.set_threshold(*usual)
 
 
 def test_a_process_that_dies_gives_back_what_it_had(server: UsualServer, tmp_path: Path) -> None:
