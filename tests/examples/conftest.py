@@ -136,8 +136,9 @@ def started() -> Iterator[Callable[..., tuple[str, subprocess.Popen[str]]]]:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
             assert process.stderr is not None
-            complaints.append(process.stderr.read())
-    assert not any(complaints), complaints
+            # On a busy machine, anything may block.
+            complaints += [line for line in process.stderr if "blocked the event loop" not in line]
+    assert not complaints
 
 
 @contextmanager
