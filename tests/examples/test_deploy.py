@@ -102,7 +102,10 @@ def test_prometheus_takes_the_rules() -> None:
 
 def test_the_rules_use_metrics_that_the_server_has() -> None:
     used = set(re.findall(r"rpcstream_\w+", (DEPLOY / "alerts.yaml").read_text()))
-    shown = Hub(metrics=True).metrics_text()
+    hub = Hub(metrics=True)
+    with serve_in_thread(hub) as address, Client(address) as client:
+        client.call("rpc.clients")
+        shown = hub.metrics_text()
     assert used
     assert [name for name in used if name.removesuffix("_bucket") not in shown] == []
 
