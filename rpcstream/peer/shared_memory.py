@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from operator import index
 from threading import Lock, RLock
-from time import monotonic
+from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -184,13 +184,14 @@ class Arena:
 
     def _take_back(self) -> bool:
         """Take back what all peers have given back, but not for more than a tenth of the time; says whether."""
-        if (now := monotonic()) < self._next_look:
+        if monotonic() < self._next_look:
             return False
+        began = thread_time()  # while others run, that costs nothing
         for reference in self.connections.valuerefs():
-            if (sharer := reference()) is not None and monotonic() - now < _LOOK_MAX:
+            if (sharer := reference()) is not None and thread_time() - began < _LOOK_MAX:
                 sharer.take_back()
         self._take_back_ended()
-        self._next_look = monotonic() + 10 * (monotonic() - now)
+        self._next_look = monotonic() + 10 * (thread_time() - began)
         return True
 
     def _take_back_ended(self) -> None:
