@@ -143,9 +143,9 @@ class Arena:
     def allocate(self, size: int) -> Block | None:
         """A block of at least one byte, whose content is undefined; None: there is none of that size."""
         with self._searching() as may_search:
-            if not may_search:
-                return None
-            return self._first_fit(size) or (self._first_fit(size) if self._take_back() else None)
+            if may_search:
+                return self._first_fit(size) or (self._first_fit(size) if self._take_back() else None)
+        return None
 
     def trim(self) -> None:
         """Take back what ended connections have given back; without others, give unused memory back to the system."""
@@ -508,9 +508,8 @@ class SharedMemory:
         """A copy of a payload in a block; None: there is no room."""
         import numpy as np
 
-        size = len(payload)
-        copied = sum([lent.copied for lent in list(self._lent.values())])
-        if copied + size > COPIED_MAX or (block := arena.allocate(size)) is None:
+        copied = len(payload) + sum([lent.copied for lent in list(self._lent.values())])
+        if copied > COPIED_MAX or (block := arena.allocate(len(payload))) is None:
             return None
         copy = np.asarray(block)
         copy[:] = np.frombuffer(payload, np.uint8)
@@ -611,8 +610,7 @@ def _whole(number: Any) -> int:
 def _address_of(mapped: Any) -> int:
     import numpy as np
 
-    address: int = np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
-    return address
+    return int(np.frombuffer(mapped, np.uint8).__array_interface__["data"][0])
 
 
 #: This processor writes nothing before a read that stands before it.
