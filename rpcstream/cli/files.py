@@ -214,7 +214,7 @@ def file_of(value: Any, codec: Codec, ending: str = "") -> tuple[bytes, str]:
         try:
             return _encoded(rich, kind, ending), ending
         except ValueError as error:
-            raise ValueError(f"the result is {_name_of(value, rich)}: {error}") from error
+            raise ValueError(f"the result is {_name_of(value, rich, codec)}: {error}") from error
     if isinstance(value, str):
         return value.encode(errors="backslashreplace") + b"\n", ".txt"
     if own := _OWN_ENDINGS.get(kind):
@@ -246,10 +246,10 @@ def _decoded(value: Any, codec: Codec) -> Any:
     return value
 
 
-def _name_of(value: Any, rich: Any) -> str:
+def _name_of(value: Any, rich: Any, codec: Codec) -> str:
     if rich is not value:
         return visible(title_of(rich, value))
-    return "an image that cannot be decoded" if _image_as_received(value) else _described(value, Codec())
+    return "an image that cannot be decoded" if _image_as_received(value) else _described(value, codec)
 
 
 def _described(value: Any, codec: Codec) -> str:

@@ -190,8 +190,8 @@ class Intake:
         if type(ready) is AttachedMessage:
             # Before another handler changes an array that this one has returned.
             self._session.write_attached(ready, line.lent if type(line) is FrameLine else ())
-            return 0 if self._session.shared is not None else len(ready)
-        self._session.outbox.append(ready)
+        else:
+            self._session.outbox.append(ready)
         return len(ready)
 
     # -- requests wait ------------------------------------------------------------------------------------------------

@@ -516,9 +516,12 @@ class SharedMemory:
         return copy
 
     def take_back(self, came: int = sys.maxsize) -> None:
-        """Take what the peer has given back, and all that has not come: more than so many leases.
+        """Take back what the peer has given back, and what never reached it.
 
-        In any thread, but the lock of the arena is held.
+        Call it in any thread, with the lock of the arena.
+
+        Args:
+            came: how many leases have reached the peer.
         """
         control = self._peer_control
         for number in list(self._lent):

@@ -30,14 +30,14 @@ const second = (view) => 8 + view.getInt32(4, true)
 
 
 def in_page(explorer: Any, program: str, given: object = None) -> Any:
-    """What a program with `TOOLS` returns in the page; it has `given`."""
+    """What a program with `TOOLS` returns in the page, which is opened; it has `given`."""
+    explorer.page.goto(f"{explorer.url}/docs")
     explorer.serve_modules()
     return explorer.page.evaluate(f"async (given) => {{ {TOOLS} {program} }}", given)
 
 
 def test_sizes_below_zero_in_a_stream_of_arrow_are_refused(explore) -> None:
     with explore(Server(docs=True), is_open=False) as explorer:
-        explorer.page.goto(f"{explorer.url}/docs")
         said = in_page(
             explorer,
             """
@@ -60,7 +60,6 @@ def test_sizes_below_zero_in_a_stream_of_arrow_are_refused(explore) -> None:
 
 def test_columns_that_share_their_bytes_are_read_once_and_in_part(explore) -> None:
     with explore(Server(docs=True), is_open=False) as explorer:
-        explorer.page.goto(f"{explorer.url}/docs")
         decoded, shown, whole = in_page(
             explorer,
             """
@@ -92,7 +91,6 @@ def test_columns_that_share_their_bytes_are_read_once_and_in_part(explore) -> No
 
 def test_references_are_followed_a_short_way(explore) -> None:
     with explore(Server(docs=True), is_open=False) as explorer:
-        explorer.page.goto(f"{explorer.url}/docs")
         looked, types, resolved = in_page(
             explorer,
             """
@@ -136,7 +134,6 @@ def test_numbers_and_dates_of_a_column_are_exact_or_text(explore) -> None:
         "2026-01-31 24:00:00Z": [],
     }
     with explore(Server(docs=True), is_open=False) as explorer:
-        explorer.page.goto(f"{explorer.url}/docs")
         kinds = in_page(
             explorer,
             "const kinds = Object.keys(COLUMNS).slice(0, -1);"

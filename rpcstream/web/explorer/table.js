@@ -1,7 +1,7 @@
 // Tables: columns with a type, sorted by a click on their heads, saved as CSV or JSON.
 //
 // A table is `{ count, columns }`, a column `{ name, type, at }`, where `at(row)` gives a value; undefined: there is none.
-// `at(row, most)` may leave out what a text has beyond so many bytes.
+// `at(row, most)` may cut a text off after `most` bytes.
 
 import { inSlices } from "../rpcstream.js"
 import { h, iconButton, jsonText, lazily, save, shown } from "./dom.js"
