@@ -354,11 +354,12 @@ class ServerLife:
         check_names("listening()", where, LISTEN_DEFAULTS)
         async with self.started() as running:
             address = await self._listen(running.listener, {**LISTEN_DEFAULTS, **where})
-            log.info("listening at %s", ", ".join(self.addresses))
+            if address:
+                log.info("listening at %s", ", ".join(self.addresses))
             yield address
 
     async def _listen(self, listener: Listener, where: dict[str, Any]) -> str:
-        """Listen, or have the supervisor listen; returns the address."""
+        """Listen, or have the supervisor listen; returns the address: "" if the server was stopped meanwhile."""
         hosts: list[str | None] = []
         address = ""
         if self.supervision is not None:
@@ -370,7 +371,7 @@ class ServerLife:
         for host in hosts:
             if host is not None:
                 self._on_address(host)
-        return self.addresses[0] if self._nats.is_only else address
+        return next(iter(self.addresses), "") if self._nats.is_only else address
 
     @asynccontextmanager
     async def started(self, place: str = "") -> AsyncIterator[RunningServer]:
@@ -384,17 +385,19 @@ class ServerLife:
         running = self.running = self._make_running()
         try:
             async with self._entered_lifespan():
-                ending = asyncio.create_task(self._end_when_stopped(running), name="rpcstream-end")
+                ending = None
                 try:
                     await self._nats.start(running)
+                    ending = asyncio.create_task(self._end_when_stopped(running), name="rpcstream-end")
                     running.is_serving = True
                     async with self._while_serving():
                         yield running
                 finally:
-                    if running.is_draining:
+                    if ending is not None and running.is_draining:
                         await self._wait_or_abort(ending)
                     else:  # at once: what connects from now on is for the next server
-                        ending.cancel()
+                        if ending is not None:
+                            ending.cancel()
                         await self._end(running)
         finally:
             self.running = None

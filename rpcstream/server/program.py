@@ -91,10 +91,11 @@ class ServerProgram:
         """
         with Notifier.take() as self._notifier:
             async with self._life.listening(where) as address:
-                freeze_memory()
-                (print_address if on_listening is None else on_listening)(address)
-                self._notifier.ready(self._status)
-                self._notifier.watch()
+                if address:  # else it was stopped while it started
+                    freeze_memory()
+                    (print_address if on_listening is None else on_listening)(address)
+                    self._notifier.ready(self._status)
+                    self._notifier.watch()
                 assert self._life.running is not None
                 await self._life.running.stopping.wait()
                 self._notifier.stopping("Stopping")

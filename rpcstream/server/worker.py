@@ -122,7 +122,6 @@ class WorkerLink:
         self.relay.start(channel)
         await asyncio.wait({answer})
         if answer.cancelled():  # the supervisor has gone
-            self.is_first = False
             return ""
         told = answer.result()
         if "errno" in told:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -12,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 pytest.importorskip("nats")
 
-from rpcstream import Logs
+from rpcstream import ConnectFailed, Logs, Server
 
 from ..kit import UsualServer, batch, frame, logged, request, until
 from ..kit.nats_server import NatsServer
@@ -161,3 +162,18 @@ async def test_one_trace_over_both_ends(service: Service) -> None:
         assert [each async for each in client.stream.count(2)] == [0, 1]
         ended = [(span.kind.name, span.name) for span in exporter.get_finished_spans()]
         assert sorted(ended) == [("CLIENT", "count"), ("SERVER", "count")]
+
+
+async def test_a_server_that_is_stopped_while_it_starts_leaves(service: Service) -> None:
+    """It stops once it has joined: an instance that nobody ends would take calls and not answer them."""
+
+    @asynccontextmanager
+    async def lifespan(server: Server) -> AsyncIterator[None]:
+        server.stop()
+        yield
+
+    async with service.serving(Server(lifespan=lifespan)):
+        pass
+    with pytest.raises(ConnectFailed, match="no instance of the service"):
+        async with service.client() as client:
+            await client.call("rpc.ping")

@@ -23,7 +23,8 @@ from rpcstream import Client, Hub, Server
 
 from ..cli.conftest import environment
 from ..kit import until_in_thread
-from .conftest import APP, StartWorkers, WorkersProcess, run, serve_command
+from ..kit.nats_server import NatsServer, skip_without_program
+from .conftest import APP, StartWorkers, WorkersProcess, has_ended, run, serve_command
 
 pytestmark = pytest.mark.slow
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
@@ -215,3 +216,50 @@ def test_after_a_death_another_one_is_tried_until_one_serves(without_workers: Wo
         assert reply["result"] in program.pids()
     assert health(program)[0] == 200
     assert program.end() == 0
+
+
+WAITS_WHILE_FILE = """
+import pathlib, time
+
+while pathlib.Path("hold").exists():
+    pathlib.Path("held").touch()
+    time.sleep(0.01)
+"""
+
+
+@linux
+@pytest.mark.nats
+def test_a_worker_may_be_stopped_while_it_starts(tmp_path: Path) -> None:
+    """It has joined its service at NATS, and the supervisor, which stands still, has not said yet that it may serve."""
+    skip_without_program()
+    (tmp_path / "app.py").write_text(WAITS_WHILE_FILE + APP)
+    with NatsServer() as nats:
+        address = f"{nats.url}/words"
+        options = ("--nats", address, "--set", "nats_only=true", "--workers", "2", "--log-level", "info")
+        program = WorkersProcess(serve_command("app.py", *options), tmp_path)
+        try:
+            with Client(address, timeout=20) as client:
+                pids: set[int] = set()
+
+                def has_seen(count: int) -> bool:
+                    pids.add(client.pid())
+                    return len(pids) == count
+
+                until_in_thread(lambda: has_seen(2))
+                before = set(pids)
+                (tmp_path / "hold").touch()
+                os.kill(min(pids), signal.SIGKILL)
+                until_in_thread((tmp_path / "held").exists)
+                program.send(signal.SIGSTOP)
+                (tmp_path / "hold").unlink()
+                until_in_thread(lambda: has_seen(3))
+            (new,) = pids - before
+            os.kill(new, signal.SIGTERM)
+            until_in_thread(lambda: ": stopped\n" in program.log)
+            program.send(signal.SIGCONT)
+            until_in_thread(lambda: has_ended(new))
+            until_in_thread(lambda: "with 0 connections, with status" in program.log)
+            assert "with 0 connections, with status 0" in program.log
+            assert program.end() == 0
+        finally:
+            program.close()
