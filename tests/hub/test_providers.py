@@ -251,7 +251,7 @@ async def test_a_hub_that_stops_finishes_what_has_begun_and_begins_no_more(open_
 
 async def test_connections_that_say_nothing_are_closed(open_hub: OpenHub) -> None:
     """HTTP says what it wants with each call, however long that takes, and however long ago the last one was."""
-    hub = await open_hub(registration_timeout=0.2)
+    hub = await open_hub(registration_timeout=1)
     provider, framed = await hub.peer("p", "work"), await hub.websocket_peer()
     await framed.result("rpc.stats")
     for said in (b"", b" ", b"{", b"GET"):  # not even what it speaks
@@ -259,7 +259,7 @@ async def test_connections_that_say_nothing_are_closed(open_hub: OpenHub) -> Non
     assert await (await hub.websocket_peer()).receive() is None
     posting = asyncio.ensure_future(hub.post(CALL % (1, "work", "[]")))
     asked = await provider.receive()
-    await asyncio.sleep(0.25)
+    await asyncio.sleep(1.1)
     provider.answer(asked, "late")
     assert (await posting).json["result"] == "late"
     await framed.silence()
