@@ -92,9 +92,7 @@ def _format_for(image: Image.Image, encoding: Encoding) -> str:
         return wanted or ""
     is_cheapest = wanted is None and not {"icc_profile", "exif"} & image.info.keys()
     is_raw = wanted == "raw" or (is_cheapest and encoding.has_room(4 * image.width * image.height))
-    if mode in _PNG_MODES and (has_colour or not is_raw or mode not in _RAW_MODES):
-        return "png"
-    return "raw"
+    return "png" if mode in _PNG_MODES and (has_colour or not is_raw or mode not in _RAW_MODES) else "raw"
 
 
 def _is_opaque(image: Image.Image) -> bool:

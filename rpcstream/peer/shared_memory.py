@@ -57,6 +57,9 @@ COPIED_MAX = ARENA_SIZE // 4 * 3
 #: Seconds that looking for what was given back may take at a time: 30,000 payloads.
 _LOOK_MAX = 0.005
 
+#: Connections that have ended and of which a peer still has something: with more, new ones share nothing.
+_ENDED_MAX = 64
+
 #: Bytes of memory that are taken and given back at a time.
 _STEP = 1024 * 1024
 _ZEROS = bytes(_STEP)
@@ -183,7 +186,7 @@ class Arena:
         return None
 
     def _take_back(self) -> bool:
-        """Take back what all peers have given back, but not for more than a tenth of the time; says whether."""
+        """Take back what all peers have given back, but not for more than about a tenth of the time; says whether."""
         if monotonic() < self._next_look:
             return False
         began = thread_time()  # while others run, that costs nothing
@@ -191,7 +194,8 @@ class Arena:
             if (sharer := reference()) is not None and thread_time() - began < _LOOK_MAX:
                 sharer.take_back()
         self._take_back_ended()
-        self._next_look = monotonic() + 10 * (thread_time() - began)
+        # A garbage collection, or a machine that stood still, counts as a look of that length at most.
+        self._next_look = monotonic() + 10 * min(thread_time() - began, _LOOK_MAX)
         return True
 
     def _take_back_ended(self) -> None:
@@ -423,7 +427,9 @@ class SharedMemory:
         """What the peer needs to find the memory of this end. None where there can be none: also the second time."""
         sock, self._sock = self._sock, None
         arena = _arena() if sock is not None and is_same_user(sock) else None
-        if arena is None or (block := arena.allocate(PAGE)) is None:
+        if arena is not None and len(arena.ended) >= _ENDED_MAX:
+            arena.trim()
+        if arena is None or len(arena.ended) >= _ENDED_MAX or (block := arena.allocate(PAGE)) is None:
             return None
         import numpy as np
 
@@ -592,8 +598,7 @@ class SharedMemory:
         self._peer = self._peer_control = None
 
     def __del__(self) -> None:
-        if self._arena is not None:
-            self._leave()
+        self._leave()
 
 
 def _note(reason: str) -> None:
