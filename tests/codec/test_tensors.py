@@ -55,7 +55,7 @@ def test_any_layout_goes() -> None:
 @pytest.mark.filterwarnings("ignore")  # of torch's, about what is new or old in it
 def test_what_is_not_sent() -> None:
     for value, reason in (
-        (torch.ones(2, 2).to_sparse(), "torch.sparse_coo tensor has no form on the wire: send to_dense"),
+        (torch.ones(2, 2).to_sparse(), "torch.sparse_coo tensor has no form on the wire: convert it with to_dense"),
         (torch.ones(2, 2).to_sparse_csr(), "torch.sparse_csr tensor"),
         (torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "quantized tensor has no form.* dequantize"),
         (torch.ones(2, device="meta"), "meta tensor has no form on the wire"),
@@ -68,9 +68,10 @@ def test_what_is_not_sent() -> None:
 def test_arrays_of_other_senders_are_tensors() -> None:
     for array in (np.ones((2, 3), "f4"), np.ones((2, 3), ">f4"), np.array(1.5), np.ones(0, "i8")):
         assert taken(torch.Tensor, sent(array)).tolist() == taken(torch.Tensor, array).tolist() == array.tolist()
+    assert taken(torch.Tensor, [[1, 2]]).tolist() == [[1, 2]]
     for wrong, reason in (
         (sent(np.array(["2020-01-01"], "M8[s]")), "datetime64"),
-        ([1, 2], "expected torch.Tensor, got a list"),
+        (["a"], "nested lists must contain only numbers"),
         (sent(np.ones(3)) | {"shape": [4]}, "24 bytes of data, shape and dtype need 32"),
         (sent(torch.ones(3, dtype=torch.bfloat16)) | {"shape": [4]}, "6 bytes of data, shape and dtype need 8"),
         (sent(np.ones(3)) | {"dtype": ["bfloat16"]}, "dtype must be a string"),
