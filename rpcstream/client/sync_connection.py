@@ -7,6 +7,7 @@ connection can be kept.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable
 from time import monotonic
@@ -43,6 +44,11 @@ CATCH_UP_READS = 16
 #: Seconds. A call that follows another one so soon is sent without a look whether the connection has ended, because
 #: that takes a twentieth of a short call.
 LOOK_AFTER = 0.001
+
+#: Seconds for which a call looks for its reply before the thread sleeps, on a connection whose arrays go by shared
+#: memory: such a call takes 0.2 ms, a third of which the processor takes to fall asleep and to wake up. Other calls
+#: sleep at once, since looking takes the time of the processor.
+AWAKE = 0.0002
 
 
 class PendingReply(PendingCall):
@@ -202,6 +208,8 @@ class SyncConnection:
             message = outgoing.encode(left)
             is_sent = True
             self._write(message, deadline, outgoing.method)
+            if conversation.shared is not None and (conversation.shared.placed or conversation.shared.received):
+                self._await_awake()
             while not own.done:
                 left = deadline - monotonic()
                 if left <= 0:
@@ -324,6 +332,12 @@ class SyncConnection:
             if self.conversation.lost is not None or not self._wait_readable(0):
                 return
             self._read()
+
+    def _await_awake(self) -> None:
+        """Wait a moment for something to read, without sleeping. Programs that need this processor get it meanwhile."""
+        until = monotonic() + AWAKE
+        while not self._wait_readable(0) and monotonic() < until:
+            os.sched_yield()
 
     def _read(self) -> None:
         """Read once, without waiting, and handle what came."""
