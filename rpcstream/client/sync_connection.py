@@ -19,7 +19,7 @@ from ..peer.calls import Call
 from ..peer.deadline import INFINITE
 from ..peer.marshal import Marshaller
 from ..peer.pending import OnProgress, PendingCall
-from ..peer.shared_memory import SharedMemory
+from ..peer.shared_memory import AWAKE, SharedMemory
 from ..wire.buffers import Encoded
 from .address import Address
 from .conversation import READ_SIZE, ClientConversation
@@ -44,11 +44,6 @@ CATCH_UP_READS = 16
 #: Seconds. A call that follows another one so soon is sent without a look whether the connection has ended, because
 #: that takes a twentieth of a short call.
 LOOK_AFTER = 0.001
-
-#: Seconds for which a call looks for its reply before the thread sleeps, on a connection whose arrays go by shared
-#: memory: such a call takes 0.2 ms, a third of which the processor takes to fall asleep and to wake up. Other calls
-#: sleep at once, since looking takes the time of the processor.
-AWAKE = 0.0002
 
 
 class PendingReply(PendingCall):
@@ -208,8 +203,7 @@ class SyncConnection:
             message = outgoing.encode(left)
             is_sent = True
             self._write(message, deadline, outgoing.method)
-            if conversation.shared is not None and (conversation.shared.placed or conversation.shared.received):
-                self._await_awake()
+            self._await_awake(own)
             while not own.done:
                 left = deadline - monotonic()
                 if left <= 0:
@@ -333,8 +327,11 @@ class SyncConnection:
                 return
             self._read()
 
-    def _await_awake(self) -> None:
-        """Wait a moment for something to read, without sleeping. Programs that need this processor get it meanwhile."""
+    def _await_awake(self, own: PendingReply) -> None:
+        """Wait a moment for a reply without sleeping, where payloads go by shared memory; others may run meanwhile."""
+        shared = self.conversation.shared
+        if shared is None or own.done or not (shared.placed or shared.received):
+            return
         until = monotonic() + AWAKE
         while not self._wait_readable(0) and monotonic() < until:
             os.sched_yield()

@@ -54,6 +54,10 @@ LEASES = 504
 #: window of a stream fits: 16 frames of 1920 x 1080 x 3 bytes.
 COPIED_MAX = ARENA_SIZE // 4 * 3
 
+#: Seconds for which an end that has lent a payload looks for the next message before it sleeps. For a processor to fall
+#: asleep and to wake up takes as long as such a call. Other calls sleep at once: looking takes the processor's time.
+AWAKE = 0.0002
+
 #: Seconds that looking for what was given back may take at a time: 30,000 payloads.
 _LOOK_MAX = 0.005
 
@@ -120,8 +124,7 @@ class Arena:
 
         self._maker = _process
         self.lock = RLock()
-        self._is_searched = False
-        self._next_look = 0.0
+        self._is_searched, self._next_look = False, 0.0
         self._gaps = [(PAGE, ARENA_SIZE)]
         self._given = bytearray(ARENA_SIZE // _STEP)
         self.freed: deque[tuple[int, int]] = deque()

@@ -7,8 +7,10 @@ they stay.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
+from time import monotonic
 from typing import Unpack
 
 import orjson
@@ -17,7 +19,7 @@ from ..errors import ParseError, RpcError
 from ..peer.frame_admission import FrameAdmission
 from ..peer.ledger import Reception
 from ..peer.session import Session
-from ..peer.shared_memory import SharedMemory
+from ..peer.shared_memory import AWAKE, SharedMemory
 from ..wire.binary_frame import parts_of_frame
 from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.content_length import ContentLengthFramer
@@ -52,6 +54,7 @@ class LineStream(MessageConnection, SocketConnection):
 
     #: What a peer is told to do whose message does not end in time.
     _COMPLETION = "end each message with a line end"
+    _awake_until = 0.0
 
     def __init__(self, session: Session, *, delimiter: bytes = b"\n", **options: Unpack[ConnectionOptions]) -> None:
         super().__init__(session, **options)
@@ -241,6 +244,18 @@ class LineStream(MessageConnection, SocketConnection):
             first = b"".join((*map(bytes, self._framed(before)), first))
         parts.insert(0, first)
         self._write_attached(parts, message, () if self._buffered is None else self._buffered.lent)
+        if session.shared is not None and session.shared.placed:
+            until, self._awake_until = self._awake_until, monotonic() + AWAKE
+            if not until:
+                self._loop.call_soon(self._stay_awake)
+
+    def _stay_awake(self) -> None:
+        """Have the event loop look for what comes next, without sleeping, for a moment (`AWAKE`)."""
+        if monotonic() < self._awake_until and self._transport is not None:
+            os.sched_yield()
+            self._loop.call_soon(self._stay_awake)
+        else:
+            self._awake_until = 0.0
 
     def close(self) -> None:
         if self._closing:
