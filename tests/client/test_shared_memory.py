@@ -12,6 +12,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -285,6 +286,33 @@ def test_finalizers_may_use_shared_memory_wherever_they_run(server: UsualServer,
                 echoed_from(client, from_shared_empty(LARGE + number))
     finally:
         gc.set_threshold(*usual)
+
+
+def test_both_ends_look_for_the_next_message_for_a_moment_and_then_sleep(
+    server: UsualServer, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, yield_processor = 0, os.sched_yield
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        yield_processor()
+
+    def is_asleep() -> bool:
+        before = looks
+        time.sleep(0.02)
+        return looks == before
+
+    monkeypatch.setattr(os, "sched_yield", look)
+    with Client(address) as client:
+        for number in range(100):
+            assert client.add(number, 1) == number + 1
+        assert not looks, "without arrays, a call sleeps at once"
+        until_in_thread(lambda: client.echo(LARGE) is not None and looks)
+        until_in_thread(is_asleep)
+        before = looks
+        until_in_thread(lambda: client.echo(LARGE) is not None and looks > before)
+    until_in_thread(is_asleep)
 
 
 def test_clients_that_keep_arrays_and_come_again_and_again_share_no_more(server: UsualServer, address: str) -> None:
