@@ -7,7 +7,6 @@ connection can be kept.
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable
 from time import monotonic
@@ -19,7 +18,8 @@ from ..peer.calls import Call
 from ..peer.deadline import INFINITE
 from ..peer.marshal import Marshaller
 from ..peer.pending import OnProgress, PendingCall
-from ..peer.shared_memory import AWAKE, SharedMemory
+from ..peer.shared_memory import SharedMemory
+from ..transports.awake import Watch
 from ..wire.buffers import Encoded
 from .address import Address
 from .conversation import READ_SIZE, ClientConversation
@@ -88,7 +88,7 @@ class SyncConnection:
         self._settings = settings
         self._marshaller = marshaller
         self._address = marshaller.address
-        self.losses = 0
+        self.losses, self._watch = 0, Watch()
         #: None while it is not connected.
         self._socket: Any = None
         #: Nothing was sent on the present socket but the token.
@@ -203,7 +203,7 @@ class SyncConnection:
             message = outgoing.encode(left)
             is_sent = True
             self._write(message, deadline, outgoing.method)
-            self._await_awake(own)
+            self._look(own)
             while not own.done:
                 left = deadline - monotonic()
                 if left <= 0:
@@ -327,14 +327,15 @@ class SyncConnection:
                 return
             self._read()
 
-    def _await_awake(self, own: PendingReply) -> None:
-        """Wait a moment for a reply without sleeping, where payloads go by shared memory; others may run meanwhile."""
-        shared = self.conversation.shared
-        if shared is None or own.done or not (shared.placed or shared.received):
+    def _look(self, own: PendingReply) -> None:
+        """Look for a reply for a moment, where payloads go by shared memory."""
+        shared, watch = self.conversation.shared, self._watch
+        if shared is None or own.done or not (shared.placed or shared.received) or not watch.begin():
             return
-        until = monotonic() + AWAKE
-        while not self._wait_readable(0) and monotonic() < until:
-            os.sched_yield()
+        while watch.goes_on():
+            if self._wait_readable(0):
+                watch.found()
+                return
 
     def _read(self) -> None:
         """Read once, without waiting, and handle what came."""

@@ -54,10 +54,6 @@ LEASES = 504
 #: window of a stream fits: 16 frames of 1920 x 1080 x 3 bytes.
 COPIED_MAX = ARENA_SIZE // 4 * 3
 
-#: Seconds for which an end that has lent a payload looks for the next message before it sleeps. For a processor to fall
-#: asleep and to wake up takes as long as such a call. Other calls sleep at once: looking takes the processor's time.
-AWAKE = 0.0002
-
 #: Seconds that looking for what was given back may take at a time: 30,000 payloads.
 _LOOK_MAX = 0.005
 

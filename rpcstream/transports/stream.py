@@ -7,10 +7,8 @@ they stay.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import threading
-from time import monotonic
 from typing import Unpack
 
 import orjson
@@ -19,12 +17,13 @@ from ..errors import ParseError, RpcError
 from ..peer.frame_admission import FrameAdmission
 from ..peer.ledger import Reception
 from ..peer.session import Session
-from ..peer.shared_memory import AWAKE, SharedMemory
+from ..peer.shared_memory import SharedMemory
 from ..wire.binary_frame import parts_of_frame
 from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.content_length import ContentLengthFramer
 from ..wire.envelope import Message, error_reply
 from ..wire.framing import LineFramer, is_cut
+from .awake import Watch
 from .connection import JOIN_MAX, SocketConnection
 from .message_connection import SECOND_BLANK, ConnectionOptions, MessageConnection, trace_all, trace_sent
 from .paced_transport import undelivered
@@ -54,7 +53,6 @@ class LineStream(MessageConnection, SocketConnection):
 
     #: What a peer is told to do whose message does not end in time.
     _COMPLETION = "end each message with a line end"
-    _awake_until = 0.0
 
     def __init__(self, session: Session, *, delimiter: bytes = b"\n", **options: Unpack[ConnectionOptions]) -> None:
         super().__init__(session, **options)
@@ -66,6 +64,8 @@ class LineStream(MessageConnection, SocketConnection):
         self._framer = self._make_framer()
         self._peer_ended = False
         self._buffered: _BufferedStream | None = None
+        #: Of a connection that shares memory.
+        self._watch: Watch
 
     def _make_framer(self) -> LineFramer:
         return LineFramer(
@@ -82,6 +82,7 @@ class LineStream(MessageConnection, SocketConnection):
             self.session.takes_binary = self.session.offers_binary = False
         elif self.session.takes_binary and self.carrier == "unix":
             self.session.shared = SharedMemory(self.socket, self.session.server_ledger.shared)
+            self._watch = Watch()
         self.session.connected(self, splits_values=bool(self._delimiter))
 
     def data_received(self, data: bytes) -> None:
@@ -245,17 +246,14 @@ class LineStream(MessageConnection, SocketConnection):
         parts.insert(0, first)
         self._write_attached(parts, message, () if self._buffered is None else self._buffered.lent)
         if session.shared is not None and session.shared.placed:
-            until, self._awake_until = self._awake_until, monotonic() + AWAKE
-            if not until:
-                self._loop.call_soon(self._stay_awake)
+            was_on = self._watch.is_on
+            if self._watch.begin() and not was_on:
+                self._loop.call_soon(self._look)
 
-    def _stay_awake(self) -> None:
-        """Have the event loop look for what comes next, without sleeping, for a moment (`AWAKE`)."""
-        if monotonic() < self._awake_until and self._transport is not None:
-            os.sched_yield()
-            self._loop.call_soon(self._stay_awake)
-        else:
-            self._awake_until = 0.0
+    def _look(self) -> None:
+        """Have the event loop look for what comes next, without sleeping, for a moment."""
+        if self._transport is not None and self._watch.goes_on():
+            self._loop.call_soon(self._look)
 
     def close(self) -> None:
         if self._closing:
