@@ -213,7 +213,7 @@ def _check_alive(connection: ClientConnection, seconds: float, due: float, is_si
         is_silent = False
     elif not is_silent:
         is_silent = True
-        # Any bytes prove that the server is alive, even those of an error.
+        # Even the bytes of an error prove that the server is alive.
         ping = connection.calls.start(Call(connection.calls.marshaller, "rpc.ping"), INFINITE)
         ping.future.add_done_callback(retrieve_exception)
     elif connection.loop.time() - due < seconds / 4:  # a check that runs late proves nothing: the loop was blocked

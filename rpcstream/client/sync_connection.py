@@ -203,7 +203,7 @@ class SyncConnection:
             message = outgoing.encode(left)
             is_sent = True
             self._write(message, deadline, outgoing.method)
-            self._look(own)
+            self._poll_for_reply(own)
             while not own.done:
                 left = deadline - monotonic()
                 if left <= 0:
@@ -327,8 +327,8 @@ class SyncConnection:
                 return
             self._read()
 
-    def _look(self, own: PendingReply) -> None:
-        """Look for a reply for a moment, where payloads go by shared memory."""
+    def _poll_for_reply(self, own: PendingReply) -> None:
+        """Poll for a reply for a moment, on a connection whose arrays are sent in shared memory."""
         shared, watch = self.conversation.shared, self._watch
         if shared is None or own.done or not (shared.placed or shared.received) or not watch.begin():
             return

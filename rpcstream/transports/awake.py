@@ -1,25 +1,27 @@
-"""Looking for the next message for a moment before sleeping, at both ends of a connection that shares memory.
+"""Polls for the next message before sleeping, at both ends of a connection that shares memory.
 
-For a processor to fall asleep and to wake up takes as long as a call whose array goes by shared memory. Where looking
-does not pay, an end sleeps at once: handlers take longer, calls are rare, or other programs need the processor.
+Putting a processor to sleep and waking it takes as long as a call with an array in shared memory. An end stops polling
+when that does not help: handlers take longer, calls are rare, or other programs need the processor.
+
+A module of its own, since the blocking client does not import asyncio.
 """
 
 from __future__ import annotations
 
 from time import monotonic, thread_time
 
-#: Seconds for which an end looks for the next message.
-LOOK = 0.0002
+#: Seconds for which an end polls.
+POLL = 0.0002
 
-#: Seconds for which an end sleeps at once, after so many looks in vain.
+#: After this many unsuccessful polls in a row, an end does not poll for this many seconds.
 _PAUSE, _MISSES = 0.1, 3
 
 
 class Watch:
-    """The looks of one end of a connection, one at a time. By the real clock: that of a loop in tests may stand still.
+    """Decides for one end of a connection whether it polls. Uses the real clock: a test may stop that of its loop.
 
     Attributes:
-        is_on: a look is under way.
+        is_on: this end is polling.
     """
 
     def __init__(self) -> None:
@@ -28,7 +30,7 @@ class Watch:
         self._misses = 0
 
     def begin(self) -> bool:
-        """Begin to look, or begin again since something has come. False: looking did not pay a moment ago."""
+        """Start polling, or start again because a message has arrived. Returns False while polling does not help."""
         self._begun, self._used = monotonic(), thread_time()
         if self.is_on:
             self._misses = 0
@@ -36,19 +38,19 @@ class Watch:
         return self.is_on
 
     def goes_on(self) -> bool:
-        """Whether to look once more."""
+        """Whether to poll once more; if not, the poll was unsuccessful."""
         now = monotonic()
-        if now - self._begun < LOOK:
+        if now - self._begun < POLL:
             return True
         self.is_on = False
         self._misses += 1
-        # Others need the processor: this thread had it for less than half of the time.
+        # This thread had the processor for less than half of the time, so other programs need it.
         is_crowded = thread_time() - self._used < (now - self._begun) / 2
         if is_crowded or self._misses >= _MISSES:
             self._next = now + _PAUSE
         return False
 
     def found(self) -> None:
-        """End the look: a message has come."""
+        """Stop polling: a message has arrived. If that took too long, the poll was unsuccessful all the same."""
         if self.goes_on():
             self.is_on, self._misses = False, 0

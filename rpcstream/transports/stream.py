@@ -248,12 +248,12 @@ class LineStream(MessageConnection, SocketConnection):
         if session.shared is not None and session.shared.placed:
             was_on = self._watch.is_on
             if self._watch.begin() and not was_on:
-                self._loop.call_soon(self._look)
+                self._loop.call_soon(self._poll)
 
-    def _look(self) -> None:
-        """Have the event loop look for what comes next, without sleeping, for a moment."""
+    def _poll(self) -> None:
+        """Keep the event loop from sleeping for a moment: it polls in every turn."""
         if self._transport is not None and self._watch.goes_on():
-            self._loop.call_soon(self._look)
+            self._loop.call_soon(self._poll)
 
     def close(self) -> None:
         if self._closing:

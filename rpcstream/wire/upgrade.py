@@ -66,7 +66,7 @@ def request_upgrade(host: str, path: str, headers: Mapping[str, str]) -> tuple[b
     Args:
         host: value of the header Host: with the port, unless that is the scheme's default.
         path: with the query, if there is one.
-        headers: sent in addition to those of the handshake.
+        headers: further headers of the request.
 
     Raises:
         ValueError: an argument has a character that would end its line.
